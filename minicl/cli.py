@@ -1,0 +1,47 @@
+"""The `minicl` command: one sub-command a job. Bad input is one line on standard error and exit status 2."""
+
+import argparse
+import os
+import sys
+from importlib import import_module
+
+from minicl.errors import InputError
+
+COMMANDS = {
+    "audit": "certify what a mask strategy guarantees",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaint is a single line."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def main(argv=None, command=None):
+    """Run `minicl COMMAND …`; scripts such as train.py name their command themselves."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if command is None:
+        parser = Parser("minicl", description="Who may look at whom when a transformer learns from its prompt?")
+        parser.add_argument("command", choices=COMMANDS, metavar="command", help=", ".join(COMMANDS))
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = "\n".join(["commands:", *(f"  {name:<10} {text}" for name, text in COMMANDS.items())])
+        command = parser.parse_args(argv[:1]).command
+        argv = argv[1:]
+    module = import_module(f"minicl.{command}")
+    parser = Parser(f"minicl {command}", description=COMMANDS[command], allow_abbrev=False)
+    module.add_arguments(parser)
+    try:
+        args = parser.parse_args(argv)
+        return module.run(args)
+    except InputError as error:
+        parser.error(str(error))
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; keep the interpreter from complaining when it closes the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""Mask strategies: who may look at whom, as predicates on named token attributes.
+
+A prompt of n examples and m queries becomes T = 2·n·copies + m tokens: for each copy of the context x_1 y_1 … x_n y_n,
+then the queries. Two rules hold under every strategy and are written once, in `layout`:
+
+- a query sees the last copy of the context, and itself (never another query);
+- inside one example of one copy, y sees x and itself, and x sees itself.
+
+A strategy adds who else the *context* sees. Its predicate gets `q`, the tokens that look, as a column, and `k`, the
+tokens that are looked at, as a row; so `k.example < q.example` is a (T, T) table, true where k comes before q.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from minicl.errors import InputError, check, check_int, choose
+
+POSITIONS = ("absolute", "symmetric", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """What a predicate may ask of a token. A query belongs to no example and no copy: there both are −1."""
+
+    copy: Tensor
+    example: Tensor
+    is_label: Tensor
+    is_query: Tensor
+
+    def view(self, *shape):
+        return Tokens(*(a.view(shape) for a in (self.copy, self.example, self.is_label, self.is_query)))
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Who sees whom, with the positions and the number of copies that go with it unless others are asked for."""
+
+    name: str
+    sees: Callable[[Tokens, Tokens], Tensor]
+    positions: str = "symmetric"
+    copies: int = 1
+    sees_query: bool = False  # only then is the predicate asked about queries: context that sees them
+
+    def __post_init__(self):
+        choose(f"positions of mask {self.name}", self.positions, POSITIONS)
+        check_int(f"copies of mask {self.name}", self.copies, least=1)
+
+    def __call__(self, q, k):
+        return self.sees(q, k)
+
+    @property
+    def summary(self):
+        return (self.sees.__doc__ or self.name).strip().splitlines()[0]
+
+
+def strategy(sees=None, **settings):
+    """Decorator that turns a predicate into a Strategy: `@strategy` or `@strategy(positions="none", copies=2)`."""
+    if sees is None:
+        return lambda sees: Strategy(sees.__name__, sees, **settings)
+    return Strategy(sees.__name__, sees, **settings)
+
+
+@strategy(positions="absolute")
+def ar(q, k):
+    """Everything before it."""
+    return (k.copy < q.copy) | (k.copy == q.copy) & (k.example < q.example)
+
+
+@strategy(positions="none")
+def nope(q, k):
+    """Everything before it, as `ar`, but without positions."""
+    return ar(q, k)
+
+
+@strategy
+def prefix(q, k):
+    """All of the context, labels too."""
+    return ~(q.is_query | k.is_query)
+
+
+@strategy
+def boe(q, k):
+    """Only its own example (and that example's earlier copy, when the context is fed twice)."""
+    return (k.example == q.example) & (k.copy < q.copy)
+
+
+@strategy(sees_query=True)
+def saicl(q, k):
+    """Its own example, as `boe`, and the query."""
+    return boe(q, k) | k.is_query
+
+
+@strategy(copies=2)
+def invicl(q, k):
+    """Copy 0: its own example. Copy 1: copy 0 of every other example, and itself."""
+    return (q.copy > 0) & (k.copy == 0) & (k.example != q.example)
+
+
+@strategy
+def offdiagonal(q, k):
+    """Every example but its own, and its own x."""
+    return k.example != q.example
+
+
+STRATEGIES = {s.name: s for s in (ar, nope, prefix, boe, saicl, invicl, offdiagonal)}
+
+
+def get_strategy(mask):
+    """The strategy that `mask` means: a built-in name, `path/to/file.py:name`, or a Strategy itself."""
+    if isinstance(mask, Strategy):
+        return mask
+    if isinstance(mask, str) and ".py:" in mask:
+        path, _, name = mask.rpartition(":")
+        return _from_file(mask, path, name)
+    return STRATEGIES[choose("mask", mask, tuple(STRATEGIES), also=", or one of your own as path/to/file.py:name")]
+
+
+def _from_file(mask, path, name):
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"mask {mask}: there is no file {path}")
+    stat = file.stat()
+    return _load(mask, str(file.resolve()), name, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=64)  # one object per file version, so that the layouts cached under it are found again
+def _load(mask, path, name, _mtime, _size):
+    spec = importlib.util.spec_from_file_location(f"minicl_user_{Path(path).stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"mask {mask}: {path} failed to import: {_one_line(error)}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        offered = [n for n, v in vars(module).items() if isinstance(v, Strategy) or _is_own_function(v, module)]
+        raise InputError(f"mask {mask}: {path} has no {name!r}; it has: {', '.join(offered) or 'no predicate'}")
+    if not isinstance(found, Strategy):
+        check(callable(found), f"mask {mask}", type(found).__name__, "a function of (q, k)")
+        found = Strategy(name, found)
+    found = Strategy(mask, found.sees, found.positions, found.copies, found.sees_query)
+    layout(found, n=3, m=2)  # a predicate that cannot work is refused here, before anything is built on it
+    return found
+
+
+def _is_own_function(value, module):
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def _one_line(error):
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The tokens of a prompt of n examples and m queries, what each sees, and where predictions are read."""
+
+    tokens: Tokens
+    mask: Tensor  # (T, T) bool, row sees column
+    positions: Tensor | None  # (T,) rows of the position table; None: no positions
+    context: Tensor  # (n,) the tokens that context predictions are read from: x of the last copy
+    query: Tensor  # (m,)
+    causal: bool  # the mask is exactly the lower triangle, so attention may skip it
+
+
+@lru_cache(maxsize=128)
+@torch.inference_mode(False)  # what is built during an evaluation must also serve a later backward pass
+def layout(strategy, n, m, positions=None, copies=None, device="cpu"):
+    """Build the Layout of a strategy (once per arguments: it is cached). None means the strategy's own choice."""
+    copies = copies or strategy.copies
+    tokens = _tokens(n, m, copies, device)
+    q, k = tokens.view(-1, 1), tokens.view(1, -1)
+
+    itself = (q.copy == k.copy) & (q.example == k.example) & (k.is_label <= q.is_label) & ~q.is_query & ~k.is_query
+    query_rule = q.is_query & ((k.copy == copies - 1) | torch.eye(len(tokens.copy), dtype=torch.bool, device=device))
+    own = ~q.is_query & (~k.is_query | strategy.sees_query) & _ask(strategy, q, k)
+    mask = itself | query_rule | own
+
+    last_x = (tokens.copy == copies - 1) & ~tokens.is_label
+    return Layout(
+        tokens,
+        mask,
+        _positions(positions or strategy.positions, tokens, n),
+        context=last_x.nonzero()[:, 0],
+        query=tokens.is_query.nonzero()[:, 0],
+        causal=torch.equal(mask, torch.ones_like(mask).tril()),
+    )
+
+
+def _tokens(n, m, copies, device):
+    """Copy by copy, example by example, x then y; then the queries."""
+    pairs = torch.arange(2 * n * copies, device=device)
+    none = pairs.new_full((m,), -1)
+    return Tokens(
+        copy=torch.cat([pairs // max(2 * n, 1), none]),
+        example=torch.cat([pairs // 2 % max(n, 1), none]),
+        is_label=torch.cat([pairs % 2 == 1, none >= 0]),
+        is_query=torch.cat([pairs < 0, none < 0]),
+    )
+
+
+def _ask(strategy, q, k):
+    """The strategy's own table, checked: a boolean tensor that fits (T, T)."""
+    T = len(q.copy)
+    try:
+        table = strategy(q, k)
+    except Exception as error:
+        raise InputError(f"mask {strategy.name}: its predicate failed: {_one_line(error)}") from error
+    what, allowed = f"mask {strategy.name}: its predicate's answer", f"a boolean tensor that broadcasts to ({T}, {T})"
+    check(isinstance(table, Tensor), what, type(table).__name__, allowed)
+    check(table.dtype == torch.bool, what, table.dtype, allowed)
+    try:
+        return table.expand(T, T)
+    except RuntimeError:
+        raise InputError(f"{what}: got shape {tuple(table.shape)}, allowed: {allowed}") from None
+
+
+def _positions(positions, tokens, n):
+    """Both copies of a token share a position; every query stands where the next token would."""
+    if positions == "none":
+        return None
+    start, end = (2 * tokens.example, 2 * n) if positions == "absolute" else (0, 2)
+    return torch.where(tokens.is_query, end, start + tokens.is_label)

@@ -1,0 +1,186 @@
+"""A GPT-2-shaped transformer that learns from the examples in its prompt, under any mask strategy.
+
+Axes: B prompts, n examples, m queries, d dimensions, T tokens, E width, H heads.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from minicl.errors import InputError, check, check_int, choose
+from minicl.masks import POSITIONS, get_strategy, layout
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides a model's shape and what it may look at."""
+
+    n_dims: int = 20
+    mask: str = "ar"  # a built-in strategy, or path/to/file.py:name
+    positions: str | None = None  # absolute, symmetric, none; None: the strategy's own
+    copies: int | None = None  # how often the context is fed; None: the strategy's own
+    n_layer: int = 12
+    n_head: int = 8
+    n_embd: int = 256
+    max_examples: int = 100  # the length of the absolute position table; other positions know no limit
+
+    def __post_init__(self):
+        for name in ("n_dims", "n_layer", "n_head", "n_embd", "max_examples"):
+            check_int(name, getattr(self, name), least=1)
+        check(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"a multiple of n_head = {self.n_head}")
+        if self.positions is not None:
+            choose("positions", self.positions, POSITIONS)
+        if self.copies is not None:
+            check_int(f"copies with mask {self.mask}", self.copies, least=get_strategy(self.mask).copies)
+
+    @property
+    def resolved_positions(self):
+        return self.positions or get_strategy(self.mask).positions
+
+    @property
+    def resolved_copies(self):
+        return self.copies or get_strategy(self.mask).copies
+
+
+class Reading(NamedTuple):
+    """Something read where predictions are made: at x_i of every context example, and at every query."""
+
+    context: Tensor  # (B, n, …)
+    query: Tensor  # (B, m, …)
+
+
+class Output(NamedTuple):
+    context: Tensor  # (B, n) the answer at x_i of each context example
+    query: Tensor  # (B, m) the answer at each query
+    hidden: dict[int, Reading]  # the layers that were asked for: 0 is the embedding, ℓ comes after block ℓ
+
+
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.n_head = config.n_head
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, h, mask):
+        """`mask` None means causal."""
+        B, T, E = h.shape
+        q, k, v = self.c_attn(h).view(B, T, 3, self.n_head, E // self.n_head).permute(2, 0, 3, 1, 4)  # (B, H, T, E/H)
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        return self.c_proj(a.transpose(1, 2).reshape(B, T, E))
+
+
+class MLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, 4 * config.n_embd)
+        self.c_proj = nn.Linear(4 * config.n_embd, config.n_embd)
+
+    def forward(self, h):
+        return self.c_proj(F.gelu(self.c_fc(h), approximate="tanh"))
+
+
+class Block(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd)
+        self.attn = Attention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd)
+        self.mlp = MLP(config)
+
+    def forward(self, h, mask):
+        h = h + self.attn(self.ln_1(h), mask)
+        return h + self.mlp(self.ln_2(h))
+
+
+class Transformer(nn.Module):
+    """`model(xs, ys, queries)` predicts y at every query, and at every x of the context."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.strategy = get_strategy(config.mask)
+        n_positions = {"absolute": 2 * config.max_examples + 1, "symmetric": 3, "none": 0}[config.resolved_positions]
+        self.read_in = nn.Linear(config.n_dims, config.n_embd)
+        self.wpe = nn.Embedding(n_positions, config.n_embd) if n_positions else None
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd)
+        self.read_out = nn.Linear(config.n_embd, 1)
+        self._initialise()
+
+    def _initialise(self):
+        """GPT-2's: normal with 0.02, and less where 2·n_layer branches add up in the residual stream."""
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                scale = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
+                nn.init.normal_(module.weight, std=0.02 / scale)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(self, xs: Tensor, ys: Tensor, queries: Tensor, hidden: Collection[int] = ()) -> Output:
+        self._check(xs, ys, queries, hidden)
+        n, m = xs.shape[1], queries.shape[1]
+        if self.strategy.sees_query and m > 1:
+            return self._one_query_at_a_time(xs, ys, queries, hidden)
+        plan = layout(self.strategy, n, m, self.config.positions, self.config.copies, xs.device)
+
+        h = self.read_in(self._tokens(xs, ys, queries))  # (B, T, E)
+        if self.wpe is not None:
+            h = h + self.wpe(plan.positions)
+        mask = None if plan.causal else plan.mask
+        seen = {}
+        for layer, block in enumerate(self.blocks, start=1):
+            if layer - 1 in hidden:
+                seen[layer - 1] = Reading(h[:, plan.context], h[:, plan.query])
+            h = block(h, mask)
+        if len(self.blocks) in hidden:
+            seen[len(self.blocks)] = Reading(h[:, plan.context], h[:, plan.query])
+        y = self.read_out(self.ln_f(h))[..., 0]  # (B, T)
+        return Output(y[:, plan.context], y[:, plan.query], seen)
+
+    def _tokens(self, xs, ys, queries):
+        """Interleave x with y as (y, 0, …, 0), feed the context as often as asked, append the queries: (B, T, d)."""
+        labels = F.pad(ys.unsqueeze(-1), (0, self.config.n_dims - 1))
+        context = torch.stack([xs, labels], dim=2).flatten(1, 2)  # (B, 2n, d)
+        return torch.cat([context] * self.config.resolved_copies + [queries], dim=1)
+
+    def _one_query_at_a_time(self, xs, ys, queries, hidden):
+        """Where the context sees the query, each query needs a context of its own, or would see the others through it.
+
+        Context predictions then depend on the query: returned are those beside the first.
+        """
+        B, m, d = queries.shape
+        alone = self(*(t.repeat_interleave(m, dim=0) for t in (xs, ys)), queries.reshape(B * m, 1, d), hidden)
+
+        def regroup(context, query):
+            return Reading(context.unflatten(0, (B, m))[:, 0], query.unflatten(0, (B, m))[:, :, 0])
+
+        seen = {layer: regroup(*reading) for layer, reading in alone.hidden.items()}
+        return Output(*regroup(alone.context, alone.query), seen)
+
+    def _check(self, xs, ys, queries, hidden):
+        d, given = self.config.n_dims, {"xs": xs, "ys": ys, "queries": queries}
+        for name, t in given.items():
+            check(isinstance(t, Tensor), name, type(t).__name__, "a tensor")
+        shape = {name: tuple(t.shape) for name, t in given.items()}
+        check(xs.ndim == 3 and xs.shape[-1] == d, "xs", f"shape {shape['xs']}", f"shape (B, n, {d})")
+        (B, n, _), like = xs.shape, self.read_in.weight
+        check(shape["ys"] == (B, n), "ys", f"shape {shape['ys']}", f"shape ({B}, {n}), one y for each of xs")
+        fits = queries.ndim == 3 and shape["queries"] == (B, queries.shape[1], d)
+        check(fits, "queries", f"shape {shape['queries']}", f"shape ({B}, m, {d})")
+        for name, t in given.items():
+            check(t.dtype == like.dtype, name, f"dtype {t.dtype}", f"the model's {like.dtype}")
+            check(t.device == like.device, name, f"device {t.device}", f"the model's {like.device}")
+            # Reading a value back would stall an accelerator at every training step; there the loss is watched instead.
+            if not torch.compiler.is_compiling() and not (self.training and t.is_cuda) and not t.isfinite().all():
+                raise InputError(f"{name}: got NaN or infinity, allowed: finite numbers")
+        if self.config.resolved_positions == "absolute":
+            most = self.config.max_examples
+            check(n <= most, "xs", f"{n} examples", f"at most {most} with absolute positions (max_examples = {most})")
+        layers = range(len(self.blocks) + 1)
+        check(all(layer in layers for layer in hidden), "hidden", list(hidden), f"layers 0 to {layers[-1]}")
