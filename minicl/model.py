@@ -33,10 +33,11 @@ class ModelConfig:
         for name in ("n_dims", "n_layer", "n_head", "n_embd", "max_examples"):
             check_int(name, getattr(self, name), least=1)
         check(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"a multiple of n_head = {self.n_head}")
+        strategy = get_strategy(self.mask)
         if self.positions is not None:
             choose("positions", self.positions, POSITIONS)
         if self.copies is not None:
-            check_int(f"copies with mask {self.mask}", self.copies, least=get_strategy(self.mask).copies)
+            check_int(f"copies with mask {strategy.name}", self.copies, least=strategy.copies)
 
     @property
     def resolved_positions(self):

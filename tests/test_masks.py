@@ -1,0 +1,194 @@
+import textwrap
+
+import pytest
+import torch
+from conftest import EVERY
+
+from minicl.errors import InputError
+from minicl.masks import STRATEGIES, Strategy, get_strategy, layout
+
+# Written by hand, token by token: rows and columns are x1 y1 x2 y2 x3 y3 and the query (InvICL: both copies first).
+AR = """
+    1......
+    11.....
+    111....
+    1111...
+    11111..
+    111111.
+    1111111"""
+BY_HAND = {
+    "ar": AR,
+    "nope": AR,
+    "prefix": """
+    111111.
+    111111.
+    111111.
+    111111.
+    111111.
+    111111.
+    1111111""",
+    "boe": """
+    1......
+    11.....
+    ..1....
+    ..11...
+    ....1..
+    ....11.
+    1111111""",
+    "saicl": """
+    1.....1
+    11....1
+    ..1...1
+    ..11..1
+    ....1.1
+    ....111
+    1111111""",
+    "offdiagonal": """
+    1.1111.
+    111111.
+    111.11.
+    111111.
+    11111..
+    111111.
+    1111111""",
+    "invicl": """
+    1............
+    11...........
+    ..1..........
+    ..11.........
+    ....1........
+    ....11.......
+    ..11111......
+    ..111111.....
+    11..11..1....
+    11..11..11...
+    1111......1..
+    1111......11.
+    ......1111111""",
+}
+
+
+def parse(picture):
+    return torch.tensor([[c == "1" for c in row] for row in textwrap.dedent(picture).split()])
+
+
+@pytest.mark.parametrize("mask", EVERY)
+def test_mask_is_the_one_drawn_by_hand(mask):
+    assert torch.equal(layout(STRATEGIES[mask], n=3, m=1).mask, parse(BY_HAND[mask]))
+
+
+@pytest.mark.parametrize("copies", [None, 2, 3])
+@pytest.mark.parametrize("mask", EVERY)
+@pytest.mark.parametrize("n, m", [(0, 1), (1, 1), (3, 0), (4, 3)])
+def test_two_rules_hold_under_every_strategy(mask, n, m, copies):
+    plan = layout(STRATEGIES[mask], n, m, copies=copies)
+    copies = copies or STRATEGIES[mask].copies
+    context = 2 * n * copies
+    assert plan.mask.diagonal().all(), "every token sees itself, so no row is empty"
+    assert torch.equal(plan.mask[context:, context:], torch.eye(m, dtype=torch.bool)), "a query sees no other query"
+    assert plan.mask[context:, context - 2 * n : context].all(), "a query sees the last copy"
+    assert not plan.mask[context:, : context - 2 * n].any(), "and no other"
+    for x in range(0, context, 2):
+        assert plan.mask[x + 1, x], "y sees its x"
+    assert plan.context.tolist() == list(range(context - 2 * n, context, 2))
+    assert plan.query.tolist() == list(range(context, context + m))
+
+
+def test_positions():
+    def positions(mask, which, copies=None):
+        return layout(STRATEGIES[mask], 2, 2, which, copies).positions.tolist()
+
+    assert positions("ar", "absolute") == [0, 1, 2, 3, 4, 4]
+    assert positions("ar", "symmetric") == [0, 1, 0, 1, 2, 2]
+    assert positions("invicl", "absolute") == [0, 1, 2, 3, 0, 1, 2, 3, 4, 4]
+    assert positions("invicl", "symmetric") == [0, 1, 0, 1, 0, 1, 0, 1, 2, 2]
+    assert layout(STRATEGIES["nope"], 2, 2).positions is None
+    assert [STRATEGIES[m].positions for m in ("ar", "nope", "invicl")] == ["absolute", "none", "symmetric"]
+
+
+def test_doubled_input_is_the_same_rule_on_the_context_fed_twice():
+    ar = layout(STRATEGIES["ar"], 2, 1, copies=2).mask
+    assert torch.equal(ar[:8, :8], torch.ones(8, 8, dtype=torch.bool).tril())
+    assert ar[8].tolist() == [False] * 4 + [True] * 5
+    assert layout(STRATEGIES["prefix"], 2, 1, copies=2).mask[:8, :8].all()
+    boe = layout(STRATEGIES["boe"], 2, 1, copies=2).mask
+    assert boe[4].tolist() == [True, True, False, False, True, False, False, False, False]
+
+
+def test_only_a_lower_triangle_takes_the_causal_path():
+    causal = {mask for mask in EVERY if layout(STRATEGIES[mask], 3, 1).causal}
+    assert causal == {"ar", "nope"}
+    assert not layout(STRATEGIES["ar"], 3, 2).causal
+
+
+def test_layouts_are_built_once():
+    assert layout(STRATEGIES["ar"], 5, 1) is layout(STRATEGIES["ar"], 5, 1)
+
+
+WINDOW = '''
+from minicl import strategy
+
+@strategy(positions="absolute")
+def window(q, k):
+    """Each example sees the two before it."""
+    return (k.example < q.example) & (q.example - k.example <= 2)
+'''
+
+
+def test_strategy_from_a_file_in_ten_lines(tmp_path):
+    file = tmp_path / "my.py"
+    file.write_text(WINDOW)
+    assert len(WINDOW.strip().splitlines()) <= 10
+    mine = get_strategy(f"{file}:window")
+    mask = layout(mine, 4, 1).mask
+    assert mine.positions == "absolute" and mine.summary == "Each example sees the two before it."
+    assert mask[6].tolist() == [False, False, True, True, True, True, True, False, False]
+    assert get_strategy(f"{file}:window") is mine
+    file.write_text(WINDOW.replace("<= 2", "<= 1"))
+    assert not layout(get_strategy(f"{file}:window"), 4, 1).mask[6, 2], "an edited file is read again"
+
+
+def test_plain_function_is_a_strategy_too(tmp_path):
+    (tmp_path / "my.py").write_text("def all_x(q, k):\n    return ~k.is_label & ~k.is_query\n")
+    plain = get_strategy(f"{tmp_path}/my.py:all_x")
+    assert (plain.positions, plain.copies) == ("symmetric", 1)
+    assert layout(plain, 2, 1).mask[0].tolist() == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        ("import nonsense_module", ("failed to import", "nonsense_module")),
+        ("def f(q, k:", ("failed to import", "SyntaxError")),
+        ("raise SystemExit(0)", ("failed to import", "SystemExit")),
+        ("def g(q, k):\n    return k.is_label", ("has no 'f'", "it has: g")),
+        ("f = 3", ("int", "a function of (q, k)")),
+        ("def f(q, k):\n    return k.example", ("torch.int64", "boolean")),
+        ("def f(q, k):\n    return True", ("bool", "a boolean tensor")),
+        ("def f(q, k):\n    return (k.example < q.example)[1:, 1:]", ("shape (7, 7)", "(8, 8)")),
+        ("def f(q, k):\n    return k.colour", ("its predicate failed", "colour")),
+        ("from minicl import strategy\n@strategy(positions='up')\ndef f(q, k):\n    return k.is_label", ("'up'",)),
+        ("from minicl import strategy\n@strategy(copies=0)\ndef f(q, k):\n    return k.is_label", ("copies", "0")),
+    ],
+)
+def test_a_bad_file_is_one_clear_line(tmp_path, source, words):
+    (tmp_path / "my.py").write_text(source)
+    with pytest.raises(InputError) as error:
+        get_strategy(f"{tmp_path}/my.py:f")
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_unknown_names_say_what_there_is(tmp_path):
+    with pytest.raises(InputError, match=r"'invcl' \(did you mean invicl\?\), allowed: ar, nope, prefix"):
+        get_strategy("invcl")
+    with pytest.raises(InputError, match=r"there is no file .*gone.py"):
+        get_strategy(f"{tmp_path}/gone.py:f")
+
+
+def test_strategies_compose():
+    q = k = layout(STRATEGIES["ar"], 3, 1).tokens
+    q, k = q.view(-1, 1), k.view(1, -1)
+    either = Strategy("either", lambda q, k: STRATEGIES["ar"](q, k) | STRATEGIES["boe"](q, k))
+    assert torch.equal(either(q, k), STRATEGIES["ar"](q, k))

@@ -1,0 +1,47 @@
+"""What a newcomer meets first: importing, the scripts, the files that README names."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_import_is_quick_and_loads_nothing_heavy():
+    code = "import sys, minicl; print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_public_names_resolve():
+    import minicl
+
+    for name in minicl.__all__:
+        assert getattr(minicl, name) is not None
+    assert "nonsense" not in dir(minicl) and not hasattr(minicl, "nonsense")
+
+
+def test_plot_script_reads_what_the_audit_prints(cli, tmp_path):
+    (tmp_path / "a.json").write_text(cli("audit", "--mask", "invicl", "--layers", 1, "--json").stdout)
+    script = [sys.executable, str(ROOT / "plots" / "masks.py")]
+    subprocess.run([*script, "a.json", "-o", "m.pdf"], cwd=tmp_path, check=True)
+    assert (tmp_path / "m.pdf").read_bytes().startswith(b"%PDF")
+    (tmp_path / "bad.json").write_text("{")
+    bad = subprocess.run([*script, "bad.json", "-o", "m.pdf"], cwd=tmp_path, capture_output=True, text=True)
+    assert bad.returncode == 2 and "bad.json: cannot be read as JSON" in bad.stderr
+
+
+def test_readme_s_own_mask_works(cli, tmp_path):
+    """The mask that README writes is run as it stands there."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    code = next(block for block in blocks if "@strategy" in block)
+    assert len(code.strip().splitlines()) <= 10
+    (tmp_path / "my.py").write_text(code)
+    name = re.search(r"def (\w+)\(", code)[1]
+    assert json.loads(cli("audit", "--mask", f"my.py:{name}", "--json").stdout)[0]["agree"]
+
+
+def test_readme_names_only_files_that_exist():
+    for path in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")):
+        assert path.startswith("http") or (ROOT / path).exists(), path
