@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minicl.errors import InputError, check, check_int, choose
+from minicl.errors import check, check_int, check_prompt, choose
 from minicl.masks import POSITIONS, get_strategy, layout
 
 
@@ -165,21 +165,12 @@ class Transformer(nn.Module):
         return Output(*regroup(alone.context, alone.query), seen)
 
     def _check(self, xs, ys, queries, hidden):
-        d, given = self.config.n_dims, {"xs": xs, "ys": ys, "queries": queries}
-        for name, t in given.items():
-            check(isinstance(t, Tensor), name, type(t).__name__, "a tensor")
-        shape = {name: tuple(t.shape) for name, t in given.items()}
-        check(xs.ndim == 3 and xs.shape[-1] == d, "xs", f"shape {shape['xs']}", f"shape (B, n, {d})")
-        (B, n, _), like = xs.shape, self.read_in.weight
-        check(shape["ys"] == (B, n), "ys", f"shape {shape['ys']}", f"shape ({B}, {n}), one y for each of xs")
-        fits = queries.ndim == 3 and shape["queries"] == (B, queries.shape[1], d)
-        check(fits, "queries", f"shape {shape['queries']}", f"shape ({B}, m, {d})")
-        for name, t in given.items():
-            check(t.dtype == like.dtype, name, f"dtype {t.dtype}", f"the model's {like.dtype}")
-            check(t.device == like.device, name, f"device {t.device}", f"the model's {like.device}")
-            # Reading a value back would stall an accelerator at every training step; there the loss is watched instead.
-            if not torch.compiler.is_compiling() and not (self.training and t.is_cuda) and not t.isfinite().all():
-                raise InputError(f"{name}: got NaN or infinity, allowed: finite numbers")
+        # Reading a value back would stall an accelerator at every training step; there the loss is watched instead.
+        stalls = torch.compiler.is_compiling() or (self.training and self.read_in.weight.is_cuda)
+        check_prompt(xs, ys, queries, self.config.n_dims, finite=not stalls)
+        like, n = self.read_in.weight, xs.shape[1]
+        check(xs.dtype == like.dtype, "xs", f"dtype {xs.dtype}", f"the model's {like.dtype}")
+        check(xs.device == like.device, "xs", f"device {xs.device}", f"the model's {like.device}")
         if self.config.resolved_positions == "absolute":
             most = self.config.max_examples
             check(n <= most, "xs", f"{n} examples", f"at most {most} with absolute positions (max_examples = {most})")

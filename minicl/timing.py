@@ -1,0 +1,23 @@
+"""Times as ratios within one run: candidates take turns, so that a noisy machine slows all of them alike."""
+
+import statistics
+import time
+
+
+def race(candidates, repeats=10, warmup=1):
+    """Seconds of every call, by name: {name: [seconds, …]}, the candidates interleaved."""
+    seconds = {name: [] for name in candidates}
+    for turn in range(warmup + repeats):
+        for name, call in candidates.items():
+            start = time.perf_counter()
+            call()
+            if turn >= warmup:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def ratio(slow, fast):
+    """Median over the turns of slow ÷ fast, and the range that holds the middle half of them."""
+    ratios = [s / f for s, f in zip(slow, fast, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return {"ratio": middle, "low": low, "high": high}
