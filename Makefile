@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# A copied folder or a removed interpreter leaves a .venv that no longer runs: forget it, so that it is built anew.
-$(shell [ ! -d $(VENV) ] || [ "$$($(BIN)/python -c 'import minicl, os; print(os.path.samefile(os.path.dirname(minicl.__path__[0]), "."))' 2>/dev/null)" = True ] || rm -rf $(VENV))
+# A copied folder or a removed interpreter leaves a .venv that no longer works here: forget it, so that it is built anew.
+$(shell [ ! -d $(VENV) ] || [ "$$($(BIN)/python -I -c 'import minicl, os; print(os.path.samefile(minicl.__path__[0], "minicl"))' 2>/dev/null)" = True ] || rm -rf $(VENV))
 
 .PHONY: demo test test-all lint coverage clean
 

@@ -13,7 +13,8 @@ _HOME = {
     "Strategy": "masks",
     "strategy": "masks",
     "get_strategy": "masks",
-    "audit": "audit",
+    "layout": "masks",
+    "load": "checkpoint",
 }
 __all__ = sorted(_HOME)
 
@@ -21,8 +22,7 @@ __all__ = sorted(_HOME)
 def __getattr__(name):
     if name not in _HOME:
         raise AttributeError(f"module 'minicl' has no attribute {name!r}")
-    home = import_module(f"minicl.{_HOME[name]}")
-    return home if name == _HOME[name] else getattr(home, name)
+    return getattr(import_module(f"minicl.{_HOME[name]}"), name)
 
 
 def __dir__():

@@ -17,7 +17,7 @@ from itertools import permutations
 
 import torch
 
-from minicl.errors import check_int
+from minicl.errors import check, check_int
 from minicl.masks import POSITIONS, STRATEGIES, get_strategy, layout
 from minicl.model import ModelConfig, Transformer
 
@@ -38,8 +38,7 @@ class Findings:
 
     @property
     def leaks(self):
-        """The examples whose prediction depends on their own label."""
-        return [i for i in range(self.n) if self.depends[i, 2 * i + 1]]
+        return leaked(self.depends)
 
     @property
     def apart(self):
@@ -50,10 +49,7 @@ class Findings:
 
 def symbolic(plan, layers):
     """Findings by reachability and colour refinement through `layers` layers of a Layout with one query."""
-    n = len(plan.context)
-    source = torch.where(plan.tokens.is_query, 2 * n, 2 * plan.tokens.example + plan.tokens.is_label)  # token → input
-    inputs = torch.nn.functional.one_hot(source, 2 * n + 1)
-    heard = reach(plan.mask, layers).float() @ inputs.float() > 0
+    n, source = len(plan.context), _source(plan)
     sees = [row.nonzero()[:, 0].tolist() for row in plan.mask]
     positions = plan.positions.tolist() if plan.positions is not None else [0] * len(source)
 
@@ -63,7 +59,24 @@ def symbolic(plan, layers):
         return shown_after(sees, source.tolist(), positions, exchange, layers) is not None
 
     swaps = tuple(i for i in range(n - 1) if shows(i))
-    return Findings(heard[torch.cat([plan.context, plan.query])], swaps)
+    return Findings(dependencies(plan, layers), swaps)
+
+
+def _source(plan):
+    """(T,) which input a token is made of: x_i is 2i, y_i is 2i + 1, the query 2n. Copies share theirs."""
+    return torch.where(plan.tokens.is_query, 2 * len(plan.context), 2 * plan.tokens.example + plan.tokens.is_label)
+
+
+def dependencies(plan, layers):
+    """(n + 1, 2n + 1) bool: which prediction can depend on which input, in a Layout with one query."""
+    inputs = torch.nn.functional.one_hot(_source(plan), 2 * len(plan.context) + 1)
+    heard = reach(plan.mask, layers).float() @ inputs.float() > 0
+    return heard[torch.cat([plan.context, plan.query])]
+
+
+def leaked(depends):
+    """The examples whose prediction depends on their own label."""
+    return [i for i in range(len(depends) - 1) if depends[i, 2 * i + 1]]
 
 
 def reach(mask, layers):
@@ -126,8 +139,11 @@ def audit(mask, positions=None, copies=None, layers=12, examples=4, seed=0):
     """One strategy's record: what it guarantees at this depth, the counter-examples, and what attention costs."""
     check_int("layers", layers, least=1)
     check_int("examples", examples, least=2)
+    check(layers <= 1000, "layers", layers, "at most 1000")
+    check(examples <= 200, "examples", examples, "at most 200: every pair of them is looked at")
     strategy, n = get_strategy(mask), examples
     config = ModelConfig(mask=mask, positions=positions, copies=copies)
+    usual = config.resolved_copies == strategy.copies
     plan = layout(strategy, n, 1, positions, copies)
     found = symbolic(plan, layers)
     seen = numeric(strategy, layers, n, positions, copies, seed)
@@ -149,7 +165,7 @@ def audit(mask, positions=None, copies=None, layers=12, examples=4, seed=0):
         "pairs": int(plan.mask.sum()),
         "pairs_computed": _computed(plan),
         "units": units,
-        "units_paper": PAPER_UNITS.get(strategy.name, lambda n: None)(n) if copies is None else None,
+        "units_paper": PAPER_UNITS[strategy.name](n) if usual and strategy.name in PAPER_UNITS else None,
         "tokens": token_names(plan),
         "position_ids": plan.positions.tolist() if plan.positions is not None else None,
         "sees": ["".join("1" if s else "0" for s in row) for row in plan.mask.tolist()],
@@ -208,8 +224,8 @@ PAPER_UNITS = {
 def _units(plan, n, copies):
     """Attention pairs with whole examples as units, as the paper counts them."""
     t = plan.tokens
-    unit = torch.where(t.is_query, n * copies, t.copy * n + t.example)
-    return len({(unit[q].item(), unit[k].item()) for q, k in plan.mask.nonzero()})
+    unit = torch.nn.functional.one_hot(torch.where(t.is_query, n * copies, t.copy * n + t.example)).float()
+    return int((unit.T @ plan.mask.float() @ unit > 0).sum())
 
 
 def _computed(plan):
@@ -219,11 +235,12 @@ def _computed(plan):
 
 
 def add_arguments(parser):
-    parser.add_argument("--mask", nargs="+", metavar="M", help="strategies to audit, also path/to/file.py:name (all)")
+    names = "strategies to audit, also path/to/file.py:name (all)"
+    parser.add_argument("--mask", nargs="+", action="extend", metavar="M", help=names)
     parser.add_argument("--positions", choices=POSITIONS, help="instead of each strategy's own")
     parser.add_argument("--copies", type=int, help="how often the context is fed, instead of each strategy's own")
-    parser.add_argument("--layers", type=int, default=12, help="depth of the model (12)")
-    parser.add_argument("--examples", type=int, default=4, help="examples in the prompt (4)")
+    parser.add_argument("--layers", type=int, help="depth of the model (12)")
+    parser.add_argument("--examples", type=int, help="examples in the prompt (4)")
     parser.add_argument("--propositions", action="store_true", help="check the paper's propositions on every mask")
     parser.add_argument("--json", action="store_true", help="print records instead of a table")
     parser.add_argument("--plot", metavar="FILE", help="draw the masks")
@@ -234,11 +251,13 @@ def run(args):
         from minicl import propositions
 
         return propositions.run(args)
-    masks = args.mask or [m for m in STRATEGIES if args.copies is None or args.copies >= STRATEGIES[m].copies]
-    records = [audit(mask, args.positions, args.copies, args.layers, args.examples) for mask in masks]
-    if args.plot:
+    if args.plot is not None:
         from minicl import draw
 
+        draw.check_ending(args.plot)
+    size = {name: value for name in ("layers", "examples") if (value := getattr(args, name)) is not None}
+    records = [audit(mask, args.positions, args.copies, **size) for mask in args.mask or STRATEGIES]
+    if args.plot is not None:
         draw.save(draw.masks(records), args.plot)
     print(json.dumps(records) if args.json else _table(records))
     return 0 if all(r["agree"] for r in records) else 1
@@ -246,15 +265,18 @@ def run(args):
 
 def _table(records):
     n, layers = records[0]["examples"], records[0]["layers"]
-    how = "certified by the mask graph, confirmed by gradients and swaps of a random model"
-    row = "{:<14}{:<12}{:<11}{:<9}{:<16}{:<18}{}".format
+    agree = "confirmed" if all(r["agree"] for r in records) else "NOT confirmed"
+    how = f"certified by the mask graph, {agree} by gradients and swaps of a random model"
+    width = max(14, *(len(r["mask"]) + 2 for r in records))
+    row = f"{{:<{width}}}{{:<12}}{{:<11}}{{:<9}}{{:<16}}{{:<18}}{{}}".format
     lines = [
         f"{n} examples, {layers} layers: {how}",
         "",
         row("mask", "positions", "invariant", "no leak", "interdependent", "example pairs", "token pairs (computed)"),
     ]
     for r in records:
-        share = {0: "no", 1: "yes"}.get(r["interdependent_share"], f"partly ({r['interdependent_share']:.0%})")
+        percent = min(99, max(1, round(100 * r["interdependent_share"])))
+        share = {0: "no", 1: "yes"}.get(r["interdependent_share"], f"partly ({percent}%)")
         paper = "" if r["units_paper"] in (None, r["units"]) else f" (paper: {r['units_paper']})"
         copies = "" if r["copies"] == 1 else f", {r['copies']} copies"
         yes = ["yes" if r[what] else "no" for what in ("invariant", "no_leak")]

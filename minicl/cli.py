@@ -5,9 +5,11 @@ import os
 import sys
 from importlib import import_module
 
+from minicl import __version__
 from minicl.errors import InputError
 
 COMMANDS = {
+    "train": "train a mask strategy on a function class",
     "audit": "certify what a mask strategy guarantees",
 }
 
@@ -27,20 +29,29 @@ def main(argv=None, command=None):
         parser.add_argument("command", choices=COMMANDS, metavar="command", help=", ".join(COMMANDS))
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = "\n".join(["commands:", *(f"  {name:<10} {text}" for name, text in COMMANDS.items())])
+        parser.add_argument("--version", action="version", version=f"minicl {__version__}")
         command = parser.parse_args(argv[:1]).command
         argv = argv[1:]
     module = import_module(f"minicl.{command}")
     parser = Parser(f"minicl {command}", description=COMMANDS[command], allow_abbrev=False)
     module.add_arguments(parser)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no → shows a ?
     try:
-        args = parser.parse_args(argv)
-        return module.run(args)
+        status = module.run(parser.parse_args(argv))
+        sys.stdout.flush()
+        return status
     except InputError as error:
-        parser.error(str(error))
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; keep the interpreter from complaining when it closes the pipe.
+        parser.error(" ".join(str(error).split()))
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        # Keep the interpreter from complaining again when it closes the pipe or the full disk.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):  # the reader (head, less) has seen enough
+            return 0
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -8,16 +8,20 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from minicl.errors import InputError, choose
+from minicl.errors import InputError, check, choose
 
 # Okabe and Ito's palette: told apart by colour-blind readers, and by their lightness in print.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 
 
+def check_ending(path):
+    """Refuse a file that no picture can be written to by its name, before any work is done for it."""
+    choose(f"picture {path}: its ending", Path(path).suffix.lower(), (".png", ".pdf", ".svg"))
+
+
 def save(figure, path):
     """Write the picture; the file's ending decides the format."""
-    path = Path(path)
-    choose(f"picture {path}: its ending", path.suffix, (".png", ".pdf", ".svg"))
+    check_ending(path)
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:
@@ -34,16 +38,24 @@ def script(draw, description):
     parser.add_argument("-o", "--out", required=True, help="the picture: a .png, .pdf or .svg file")
     args = parser.parse_args()
     try:
-        save(draw([record for name in args.json for record in _read(name)]), args.out)
+        check_ending(args.out)
+        records = [record for name in args.json for record in _read(name)]
+        try:
+            figure = draw(records)
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise InputError(f"{', '.join(args.json)}: not the records of this picture: {error!r}") from error
+        save(figure, args.out)
     except InputError as error:
         parser.error(str(error))
 
 
 def _read(name):
     try:
-        return json.loads(sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8"))
+        records = json.loads(sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{name}: cannot be read as JSON: {error}") from error
+    check(isinstance(records, list) and records, name, "something else", "a list of records")
+    return records
 
 
 def masks(records):

@@ -10,7 +10,9 @@ A strategy adds who else the *context* sees. Its predicate gets `q`, the tokens 
 tokens that are looked at, as a row; so `k.example < q.example` is a (T, T) table, true where k comes before q.
 """
 
+import contextlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,7 +41,10 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Who sees whom, with the positions and the number of copies that go with it unless others are asked for."""
+    """Who sees whom, with the positions and the number of copies that go with it unless others are asked for.
+
+    Call it as `layout("invicl", n=4, m=1).mask` to get its mask as a tensor.
+    """
 
     name: str
     sees: Callable[[Tokens, Tokens], Tensor]
@@ -53,6 +58,9 @@ class Strategy:
 
     def __call__(self, q, k):
         return self.sees(q, k)
+
+    def __reduce__(self):
+        return get_strategy, (self.name,)  # pickled by name, so that models can be
 
     @property
     def summary(self):
@@ -124,7 +132,7 @@ def get_strategy(mask):
 def _from_file(mask, path, name):
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"mask {mask}: there is no file {path}")
+        raise InputError(f"mask {mask!r}: there is no file {path!r}")
     stat = file.stat()
     return _load(mask, str(file.resolve()), name, stat.st_mtime_ns, stat.st_size)
 
@@ -134,7 +142,9 @@ def _load(mask, path, name, _mtime, _size):
     spec = importlib.util.spec_from_file_location(f"minicl_user_{Path(path).stem}", path)
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        sys.modules[spec.name] = module
+        with _aside():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise InputError(f"mask {mask}: {path} failed to import: {_one_line(error)}") from error
     found = getattr(module, name, None)
@@ -153,6 +163,13 @@ def _is_own_function(value, module):
     return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
+@contextlib.contextmanager
+def _aside():
+    """What a user's file prints goes to standard error: standard output is for results."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
 def _one_line(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
@@ -169,11 +186,25 @@ class Layout:
     causal: bool  # the mask is exactly the lower triangle, so attention may skip it
 
 
+def layout(mask, n, m, positions=None, copies=None, device="cpu"):
+    """The Layout of a strategy for n examples and m queries, built once. None means the strategy's own choice."""
+    strategy = get_strategy(mask)
+    check_int("n", n, least=0)
+    check_int("m", m, least=0)
+    positions, copies = positions or strategy.positions, copies or strategy.copies
+    choose("positions", positions, POSITIONS)
+    check_int(f"copies with mask {strategy.name}", copies, least=strategy.copies)
+    T = 2 * n * copies + m
+    check(T <= MOST_TOKENS, "prompt", f"{T} tokens", f"at most {MOST_TOKENS}, so that the mask fits in memory")
+    return _layout(strategy, n, m, positions, copies, torch.device(device))
+
+
+MOST_TOKENS = 20_000  # 400 MB of mask
+
+
 @lru_cache(maxsize=128)
 @torch.inference_mode(False)  # what is built during an evaluation must also serve a later backward pass
-def layout(strategy, n, m, positions=None, copies=None, device="cpu"):
-    """Build the Layout of a strategy (once per arguments: it is cached). None means the strategy's own choice."""
-    copies = copies or strategy.copies
+def _layout(strategy, n, m, positions, copies, device):
     tokens = _tokens(n, m, copies, device)
     q, k = tokens.view(-1, 1), tokens.view(1, -1)
 
@@ -186,7 +217,7 @@ def layout(strategy, n, m, positions=None, copies=None, device="cpu"):
     return Layout(
         tokens,
         mask,
-        _positions(positions or strategy.positions, tokens, n),
+        _positions(positions, tokens, n),
         context=last_x.nonzero()[:, 0],
         query=tokens.is_query.nonzero()[:, 0],
         causal=torch.equal(mask, torch.ones_like(mask).tril()),
@@ -209,8 +240,9 @@ def _ask(strategy, q, k):
     """The strategy's own table, checked: a boolean tensor that fits (T, T)."""
     T = len(q.copy)
     try:
-        table = strategy(q, k)
-    except Exception as error:
+        with _aside():
+            table = strategy(q, k)
+    except (Exception, SystemExit) as error:
         raise InputError(f"mask {strategy.name}: its predicate failed: {_one_line(error)}") from error
     what, allowed = f"mask {strategy.name}: its predicate's answer", f"a boolean tensor that broadcasts to ({T}, {T})"
     check(isinstance(table, Tensor), what, type(table).__name__, allowed)

@@ -4,7 +4,7 @@ Axes: B prompts, n examples, m queries, d dimensions, T tokens, E width, H heads
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,33 +12,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minicl.errors import check, check_int, check_prompt, choose
-from minicl.masks import POSITIONS, get_strategy, layout
+from minicl.errors import check, check_int, check_prompt
+from minicl.masks import POSITIONS, Strategy, get_strategy, layout
+from minicl.settings import check_settings, setting
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Everything that decides a model's shape and what it may look at."""
 
-    n_dims: int = 20
-    mask: str = "ar"  # a built-in strategy, or path/to/file.py:name
-    positions: str | None = None  # absolute, symmetric, none; None: the strategy's own
-    copies: int | None = None  # how often the context is fed; None: the strategy's own
-    n_layer: int = 12
-    n_head: int = 8
-    n_embd: int = 256
-    max_examples: int = 100  # the length of the absolute position table; other positions know no limit
+    n_dims: int = setting(20, "dimensions of x", least=1)
+    mask: str | Strategy = setting("ar", "mask strategy: a built-in name, or path/to/file.py:name")
+    positions: str | None = setting(None, "positions, instead of the strategy's own", choices=POSITIONS)
+    copies: int | None = setting(None, "how often the context is fed, instead of the strategy's own", least=1)
+    n_layer: int = setting(12, "layers", least=1)
+    n_head: int = setting(8, "attention heads", least=1)
+    n_embd: int = setting(256, "width", least=1)
+    max_examples: int = setting(100, "most examples with absolute positions; others know no limit", least=1)
 
     def __post_init__(self):
-        for name in ("n_dims", "n_layer", "n_head", "n_embd", "max_examples"):
-            check_int(name, getattr(self, name), least=1)
-        check(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"a multiple of n_head = {self.n_head}")
         strategy = get_strategy(self.mask)
-        if self.positions is not None:
-            choose("positions", self.positions, POSITIONS)
+        check_settings(self)
+        check(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"a multiple of n_head = {self.n_head}")
         if self.copies is not None:
             check_int(f"copies with mask {strategy.name}", self.copies, least=strategy.copies)
 
+    # The strategy's own choices, where no others were made.
     @property
     def resolved_positions(self):
         return self.positions or get_strategy(self.mask).positions
@@ -106,7 +105,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.strategy = get_strategy(config.mask)
-        n_positions = {"absolute": 2 * config.max_examples + 1, "symmetric": 3, "none": 0}[config.resolved_positions]
+        # Resolved once: a mask file that changes later does not change a model that exists.
+        self.positions, self.copies = config.resolved_positions, config.resolved_copies
+        n_positions = {"absolute": 2 * config.max_examples + 1, "symmetric": 3, "none": 0}[self.positions]
         self.read_in = nn.Linear(config.n_dims, config.n_embd)
         self.wpe = nn.Embedding(n_positions, config.n_embd) if n_positions else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -123,13 +124,17 @@ class Transformer(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
-    def forward(self, xs: Tensor, ys: Tensor, queries: Tensor, hidden: Collection[int] = ()) -> Output:
+    def forward(self, xs: Tensor, ys: Tensor, queries: Tensor, hidden: Iterable[int] = ()) -> Output:
+        hidden = set(hidden)
         self._check(xs, ys, queries, hidden)
         n, m = xs.shape[1], queries.shape[1]
         if self.strategy.sees_query and m > 1:
             return self._one_query_at_a_time(xs, ys, queries, hidden)
-        plan = layout(self.strategy, n, m, self.config.positions, self.config.copies, xs.device)
+        plan = layout(self.strategy, n, m, self.positions, self.copies, xs.device)
+        return self.propagate(xs, ys, queries, plan, hidden)
 
+    def propagate(self, xs, ys, queries, plan, hidden=()):
+        """The forward pass under a Layout: tensors only, so that torch.compile makes one graph of it."""
         h = self.read_in(self._tokens(xs, ys, queries))  # (B, T, E)
         if self.wpe is not None:
             h = h + self.wpe(plan.positions)
@@ -148,7 +153,7 @@ class Transformer(nn.Module):
         """Interleave x with y as (y, 0, …, 0), feed the context as often as asked, append the queries: (B, T, d)."""
         labels = F.pad(ys.unsqueeze(-1), (0, self.config.n_dims - 1))
         context = torch.stack([xs, labels], dim=2).flatten(1, 2)  # (B, 2n, d)
-        return torch.cat([context] * self.config.resolved_copies + [queries], dim=1)
+        return torch.cat([context] * self.copies + [queries], dim=1)
 
     def _one_query_at_a_time(self, xs, ys, queries, hidden):
         """Where the context sees the query, each query needs a context of its own, or would see the others through it.
@@ -171,8 +176,8 @@ class Transformer(nn.Module):
         like, n = self.read_in.weight, xs.shape[1]
         check(xs.dtype == like.dtype, "xs", f"dtype {xs.dtype}", f"the model's {like.dtype}")
         check(xs.device == like.device, "xs", f"device {xs.device}", f"the model's {like.device}")
-        if self.config.resolved_positions == "absolute":
+        if self.positions == "absolute":
             most = self.config.max_examples
             check(n <= most, "xs", f"{n} examples", f"at most {most} with absolute positions (max_examples = {most})")
         layers = range(len(self.blocks) + 1)
-        check(all(layer in layers for layer in hidden), "hidden", list(hidden), f"layers 0 to {layers[-1]}")
+        check(all(layer in layers for layer in hidden), "hidden", sorted(hidden), f"layers 0 to {layers[-1]}")

@@ -74,7 +74,7 @@ def _shown_after(mask, n):
 
 
 def run(args):
-    for name in ("mask", "positions", "copies", "plot"):
+    for name in ("mask", "positions", "copies", "layers", "examples", "plot"):
         if getattr(args, name) is not None:
             raise InputError(f"--{name}: does not go with --propositions, which goes through all masks")
     records = [record for n in (3, 4) for record in propositions(n)]

@@ -50,15 +50,21 @@ class Task:
         """Draw a function for every prompt: a callable from (B, n, d) to (B, n)."""
         raise TypeError(f"{type(self).__name__} does not say how to draw a function")
 
-    def sample(self, batch_size=64, n_points=41, seed=0, shift=None, first=0, device="cpu"):
-        """Prompts first … first + batch_size − 1 of a seed; a larger batch begins with the smaller one's prompts."""
+    def sample(self, batch_size=64, n_points=41, seed=0, shift=None, first=0, device="cpu", dims=None):
+        """Prompts first … first + batch_size − 1 of a seed; a larger batch begins with the smaller one's prompts.
+
+        With `dims`, only the first so many coordinates of the inputs are not zero (a curriculum's easier prompts).
+        """
         check_int("n_points", n_points, least=0)
         shift = get_shift(shift)
         most = shift.most_points(self)
         check(n_points <= most, f"n_points under shift {shift.name}", n_points, f"at most {most}")
         random = Random(seed, batch_size, first, device)
         f = shift.function(self.function(random), random)
-        xs, queries = shift.inputs(random.normal("xs", n_points, self.n_dims), random)
+        xs = random.normal("xs", n_points, self.n_dims)
+        if dims is not None:
+            xs[..., dims:] = 0
+        xs, queries = shift.inputs(xs, random)
         clean = f(xs)
         ys, noise = clean, math.hypot(self.noise, shift.label_noise)
         if noise:

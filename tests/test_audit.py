@@ -8,6 +8,7 @@ from conftest import EVERY, assert_one_line
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minicl import draw
 from minicl.audit import audit, numeric, shown_after, symbolic
 from minicl.masks import STRATEGIES, Strategy, layout
 from minicl.propositions import propositions
@@ -86,7 +87,9 @@ def test_leaks_begin_at_a_depth_and_name_their_path(mask, depth, path):
 
 
 def test_mask_and_positions_are_both_needed_for_invariance():
-    grid = {(m, p): audit(m, p)["invariant"] for m in ("ar", "invicl") for p in ("absolute", "symmetric")}
+    records = {(m, p): audit(m, p) for m in ("ar", "invicl") for p in ("absolute", "symmetric")}
+    assert all(r["agree"] for r in records.values())
+    grid = {key: r["invariant"] for key, r in records.items()}
     assert grid == {
         ("ar", "absolute"): False,
         ("ar", "symmetric"): False,
@@ -99,6 +102,7 @@ def test_doubling_the_input_makes_ar_and_boe_leak():
     assert not audit("ar", copies=2)["no_leak"]
     assert not audit("boe", copies=2)["no_leak"]
     assert audit("invicl", copies=3)["no_leak"]
+    assert audit("boe", copies=2)["agree"]
 
 
 @pytest.mark.parametrize("n", [2, 3, 7, 40])
@@ -110,7 +114,9 @@ def test_costs_in_examples_and_in_tokens(n):
         "prefix": n**2 + n + 1,  # the paper's n² + 1 does not count what the query sees
         "invicl": n**2 + 2 * n + 1,
     }
-    record = audit("invicl", layers=1, examples=n)
+    ar = audit("ar", layers=1, examples=n)
+    assert ar["units_paper"] == ar["units"] and ar["pairs"] == ar["pairs_computed"] == (2 * n + 1) * (n + 1)
+    record = audit("invicl", copies=2, layers=1, examples=n)
     assert record["units_paper"] == record["units"]
     # copy 0: 3 in each example; copy 1: that, and 4 for each of the others; the query: copy 1 and itself
     assert record["pairs"] == 3 * n + n * (3 + 4 * (n - 1)) + 2 * n + 1
@@ -118,10 +124,35 @@ def test_costs_in_examples_and_in_tokens(n):
 
 
 def test_attention_sees_proportions_not_counts():
-    twice, once = [[0, 1], [0, 1], [0, 1, 2]], [[0], [1], [0, 1, 2]]
-    for sees in (twice, once):  # tokens 0 and 1 start alike: seeing both is seeing either
-        assert shown_after(sees, [0, 0, 1], [0, 0, 0], {}, 3) is None
     assert shown_after([[0], [1, 0], [0, 1, 2]], [0, 1, 2], [0, 0, 0], {0: 1, 1: 0}, 3) == 2
+    # Tokens 0 and 1 are copies of one input, 2 and 3 of another; 4 is the query. Each pair has the same share of each
+    # input, but 1 sees one token where 3 sees two that are alike.
+    alike = [[0], [0], [2], [2, 3], [1, 3, 4]]
+    assert shown_after(alike, [0, 0, 1, 1, 2], [0, 0, 0, 0, 0], {0: 1, 1: 0}, 4) is None
+    # Here 1 sees itself and two alike, 3 itself and one: other shares, which show.
+    unlike = [[0], [0, 2, 1], [2], [2, 0, 1, 3], [1, 3, 4]]
+    assert shown_after(unlike, [0, 0, 1, 1, 2], [0, 0, 0, 0, 0], {0: 1, 1: 0}, 4) == 2
+
+
+def test_proportions_matter_in_a_real_strategy():
+    def uneven(q, k):
+        """The third copy of an example sees the other's x, of one copy or of two."""
+        both = (q.example == 1) & (k.copy == 1)
+        return (q.copy == 2) & ~k.is_label & (k.example == 1 - q.example) & ((k.copy == 0) | both)
+
+    strategy = Strategy("uneven", uneven, copies=3)
+    assert symbolic(layout(strategy, 2, 1), 2).swaps == numeric(strategy, 2, 2).swaps == (0,)
+
+
+def test_dependence_on_a_label_alone_counts():
+    """Interdependence asks for the example, so y_j is enough."""
+
+    def labels_only(q, k):
+        return (k.example != q.example) & k.is_label & (q.copy == 1) & (k.copy == 0)
+
+    strategy = Strategy("labels", labels_only, copies=2)
+    found = symbolic(layout(strategy, 3, 1), 1)
+    assert not found.depends[0, 2] and found.depends[0, 3] and found.apart == []
 
 
 def test_propositions_by_exhaustion():
@@ -134,6 +165,26 @@ def test_propositions_by_exhaustion():
     assert three["triangular"] == 25 * 2**3, "acyclic graphs on three nodes, times the diagonals"
     assert (two["proposition_2"], three["proposition_2"]) == (False, True)
     assert sorted(three["both_masks"]) == ["M1", "empty"] and three["diagonal"] == 8
+
+
+def test_the_story_of_the_propositions(cli):
+    result = cli("audit", "--propositions")
+    assert result.returncode == 0
+    rows = [line.split()[:6] for line in result.stdout.splitlines() if line[:1] == "4"]
+    assert [row[3:5] for row in rows] == [["65536", "65536"], ["4", "11664"], ["4", "8784"], ["4", "8688"]]
+    assert {row[5] for row in rows} == {str(543 * 2**4)}, "acyclic graphs on four nodes, times the diagonals"
+    assert "holds at: 3 examples and 3 layers; 4 examples and 4 layers" in result.stdout
+    assert "not in the list, from 2 layers on: empty" in result.stdout
+
+
+def test_record_draws_the_mask_the_right_way_round():
+    record = audit("ar", layers=1, examples=2)
+    assert record["sees"] == ["10000", "11000", "11100", "11110", "11111"]
+    assert record["tokens"] == ["x1", "y1", "x2", "y2", "query"] and record["position_ids"] == [0, 1, 2, 3, 4]
+    (axes,) = draw.masks([record]).axes
+    cells = axes.collections[0].get_array().reshape(5, 5)
+    assert [(row > 0).tolist() for row in cells] == [[c == "1" for c in row] for row in record["sees"]]
+    assert axes.get_ylim() == (5, 0), "the first token is at the top"
 
 
 def test_leak_counts_of_the_propositions_are_those_of_a_model():
@@ -165,6 +216,13 @@ def test_command_takes_a_mask_of_ones_own(cli, tmp_path):
     assert "my.py:previous" in table and "partly (50%)" in table
 
 
+def test_table_says_what_the_records_say(cli):
+    lines = {line.split()[0]: line.split() for line in cli("audit", "--layers", 3).stdout.splitlines() if line}
+    for mask in EVERY:
+        r = audit(mask, layers=3)
+        assert lines[mask][1:4] == [r["positions"], *("yes" if r[k] else "no" for k in ("invariant", "no_leak"))]
+
+
 def test_a_disagreement_is_reported(monkeypatch, capsys):
     from minicl import audit as module
     from minicl.cli import main
@@ -179,7 +237,7 @@ def test_a_disagreement_is_reported(monkeypatch, capsys):
     "argv, words",
     [
         (["audit", "--mask", "arr"], ("mask", "'arr'", "did you mean ar?")),
-        (["audit", "--mask", "my.py:f"], ("there is no file my.py",)),
+        (["audit", "--mask", "my.py:f"], ("there is no file 'my.py'",)),
         (["audit", "--layers", "0"], ("layers", "0", "at least 1")),
         (["audit", "--layers", "deep"], ("--layers", "deep")),
         (["audit", "--examples", "1"], ("examples", "1", "at least 2")),
@@ -188,6 +246,13 @@ def test_a_disagreement_is_reported(monkeypatch, capsys):
         (["audit", "--plot", "m.xyz", "--mask", "ar"], ("m.xyz", ".png")),
         (["audit", "--plot", "no/such/m.png", "--mask", "ar"], ("no/such/m.png", "No such file")),
         (["audit", "--propositions", "--mask", "ar"], ("--mask", "--propositions")),
+        (["audit", "--propositions", "--layers", "3"], ("--layers", "--propositions")),
+        (["audit", "--copies", "0"], ("copies", "0", "at least 1")),
+        (["audit", "--examples", "99999999"], ("examples", "99999999", "at most 200")),
+        (["audit", "--layers", "99999999"], ("layers", "at most 1000")),
+        (["audit", "--copies", "100000", "--mask", "ar"], ("tokens", "at most")),
+        (["audit", "--plot", ""], ("picture", ".png")),
+        (["audit", "--mask", "a\nb.py:f"], ("there is no file",)),
         (["audit", "--colour"], ("--colour",)),
         (["dance"], ("dance", "audit")),
         ([], ("command",)),

@@ -148,6 +148,27 @@ def test_strategy_from_a_file_in_ten_lines(tmp_path):
     assert not layout(get_strategy(f"{file}:window"), 4, 1).mask[6, 2], "an edited file is read again"
 
 
+def test_a_file_s_copies_and_sees_query_count_and_what_it_prints_goes_aside(tmp_path, capsys):
+    source = "from minicl import strategy\nprint('hello')\n@strategy(copies=2, sees_query=True)\n"
+    (tmp_path / "my.py").write_text(source + "def f(q, k):\n    print('asked')\n    return k.is_query\n")
+    mine = get_strategy(f"{tmp_path}/my.py:f")
+    assert (mine.copies, mine.sees_query) == (2, True)
+    assert layout(mine, 1, 1).mask[:4, 4].all()
+    printed = capsys.readouterr()
+    assert printed.out == "" and "hello" in printed.err and "asked" in printed.err
+
+
+def test_invicl_s_later_copies_see_copy_0():
+    mask = layout("invicl", 2, 1, copies=3).mask
+    assert mask[8, :8].tolist() == [False, False, True, True] + [False] * 4
+
+
+def test_layout_checks_what_it_is_asked_for():
+    for settings in ({"positions": "absolut"}, {"copies": 1}, {"n": -1}):
+        with pytest.raises(InputError):
+            layout("invicl", **({"n": 2, "m": 1} | settings))
+
+
 def test_plain_function_is_a_strategy_too(tmp_path):
     (tmp_path / "my.py").write_text("def all_x(q, k):\n    return ~k.is_label & ~k.is_query\n")
     plain = get_strategy(f"{tmp_path}/my.py:all_x")
@@ -161,6 +182,7 @@ def test_plain_function_is_a_strategy_too(tmp_path):
         ("import nonsense_module", ("failed to import", "nonsense_module")),
         ("def f(q, k:", ("failed to import", "SyntaxError")),
         ("raise SystemExit(0)", ("failed to import", "SystemExit")),
+        ("def f(q, k):\n    raise SystemExit(0)", ("its predicate failed", "SystemExit")),
         ("def g(q, k):\n    return k.is_label", ("has no 'f'", "it has: g")),
         ("f = 3", ("int", "a function of (q, k)")),
         ("def f(q, k):\n    return k.example", ("torch.int64", "boolean")),
@@ -183,7 +205,7 @@ def test_a_bad_file_is_one_clear_line(tmp_path, source, words):
 def test_unknown_names_say_what_there_is(tmp_path):
     with pytest.raises(InputError, match=r"'invcl' \(did you mean invicl\?\), allowed: ar, nope, prefix"):
         get_strategy("invcl")
-    with pytest.raises(InputError, match=r"there is no file .*gone.py"):
+    with pytest.raises(InputError, match=r"there is no file '.*gone.py'"):
         get_strategy(f"{tmp_path}/gone.py:f")
 
 

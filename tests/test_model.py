@@ -1,6 +1,7 @@
 """The model against independent readings of the same definitions."""
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -182,6 +183,36 @@ def test_gpt2_initialisation():
             expected = 0.02 / math.sqrt(24) if "c_proj" in name else 0.02
             assert abs(p.std().item() / expected - 1) < 0.15, name
     assert 9.4e6 < sum(p.numel() for p in model.parameters()) < 9.6e6
+
+
+def test_a_model_can_be_pickled_and_outlives_its_mask_file(tmp_path):
+    for mask in ("ar", "invicl"):
+        model = loud_model(mask)
+        prompt = random_prompt(2, 3, 1)
+        torch.testing.assert_close(pickle.loads(pickle.dumps(model))(*prompt).query, model(*prompt).query)
+    file = tmp_path / "my.py"
+    file.write_text("def f(q, k):\n    return k.example < q.example\n")
+    model = loud_model(f"{file}:f")
+    before = model(*prompt).query
+    file.unlink()
+    torch.testing.assert_close(model(*prompt).query, before)
+
+
+@pytest.mark.parametrize("mask", EVERY)
+def test_the_forward_pass_compiles_to_one_graph(mask):
+    torch._dynamo.reset()
+    model = loud_model(mask, n_layer=2).train()
+    prompt = random_prompt(2, 3, 1)
+    explained = torch._dynamo.explain(model.propagate)(*prompt, layout(mask, 3, 1))
+    assert explained.graph_break_count == 0 and explained.graph_count == 1
+
+
+def test_a_causal_mask_takes_the_causal_path(monkeypatch):
+    given = []
+    attention = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: given.append(k) or attention(*a, **k))
+    loud_model("ar")(*random_prompt(1, 3, 1))
+    assert all(k["is_causal"] and k["attn_mask"] is None for k in given) and len(given) == 4
 
 
 def test_an_evaluation_first_does_not_spoil_training():

@@ -30,6 +30,21 @@ def test_plot_script_reads_what_the_audit_prints(cli, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     bad = subprocess.run([*script, "bad.json", "-o", "m.pdf"], cwd=tmp_path, capture_output=True, text=True)
     assert bad.returncode == 2 and "bad.json: cannot be read as JSON" in bad.stderr
+    for other in ("[]", "3", '[{"a": 1}]'):
+        (tmp_path / "bad.json").write_text(other)
+        bad = subprocess.run([*script, "bad.json", "-o", "m.pdf"], cwd=tmp_path, capture_output=True, text=True)
+        assert bad.returncode == 2 and len(bad.stderr.splitlines()) == 1 and "bad.json" in bad.stderr
+
+
+def test_output_that_cannot_be_written():
+    minicl = [sys.executable, "-m", "minicl.cli", "audit", "--mask", "prefix", "--layers", "1"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(minicl, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
+    ascii_only = subprocess.run(minicl, capture_output=True, text=True, env={"PYTHONIOENCODING": "ascii"})
+    assert ascii_only.returncode == 0 and "y1 ? x1" in ascii_only.stdout
+    closed = subprocess.run(f"{' '.join(minicl)} --json | head -c 1", shell=True, capture_output=True, text=True)
+    assert closed.stderr == ""
 
 
 def test_readme_s_own_mask_works(cli, tmp_path):

@@ -1,0 +1,31 @@
+"""What changes during training, as pure functions of (config, step): nothing to carry along, nothing to replay."""
+
+import math
+
+from minicl.rng import Random
+
+STAGES = 15  # of the curriculum, as in 2022: from a quarter of the dimensions and examples to all of them
+
+
+def learning_rate(train, step):
+    """The rate of the update that follows `step` updates."""
+    if step < train.warmup:
+        return train.lr * (step + 1) / train.warmup
+    if train.schedule == "constant":
+        return train.lr
+    start = train.warmup if train.schedule == "cosine" else max(train.warmup, round(train.steps * (1 - train.decay)))
+    progress = max(0.0, (step - start) / max(1, train.steps - start))
+    return train.lr * (0.5 * (1 + math.cos(math.pi * progress)) if train.schedule == "cosine" else 1 - progress)
+
+
+def prompt_size(config, step):
+    """(examples, dimensions) of the prompts of the update that follows `step` updates."""
+    data, d = config.data, config.model.n_dims
+    if data.lengths == "uniform":
+        drawn = Random((config.train.seed, 2, step), batch_size=1).integers("examples", data.examples + 1, 1)
+        return drawn.item(), d
+    if data.lengths == "curriculum":
+        stage = min(STAGES, STAGES * step // data.curriculum_steps)
+        share = 1 / 4 + 3 / 4 * stage / STAGES
+        return max(1, round(data.examples * share)), max(1, round(d * share))
+    return data.examples, d
