@@ -1,6 +1,7 @@
 """Run folders: atomic saves, whole checkpoints or none, and loading that never runs code from a file."""
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -48,7 +49,7 @@ def checkpoints(run):
 def save(run, state, keep=()):
     """Write the state as the newest checkpoint; of the others only the one before it and those to keep stay."""
     buffer = io.BytesIO()
-    torch.save({"format": FORMAT, **state}, buffer)
+    torch.save({"format": FORMAT, "digest": _digest(state), **state}, buffer)
     folder = Path(run, "checkpoints")
     folder.mkdir(exist_ok=True)
     write_atomically(folder / f"step-{state['step']:08d}.pt", buffer.getbuffer())
@@ -66,9 +67,33 @@ def read(file, device="cpu"):
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         why = "it holds more than tensors" if "weights_only" in str(error).lower() else "it is damaged or foreign"
         raise InputError(f"{file}: not a minicl checkpoint: {why}") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise InputError(f"{file}: not a minicl checkpoint: it lacks the mark {FORMAT!r}")
+    if state.pop("digest", None) != _digest(state):
+        raise InputError(f"{file}: damaged: its content is not what was saved")
     return state
+
+
+def _digest(state):
+    """A hash of everything in a nested state: torch itself does not notice a flipped bit."""
+    total = hashlib.sha256()
+
+    def add(value):
+        if isinstance(value, torch.Tensor):
+            total.update(repr((value.dtype, tuple(value.shape))).encode())
+            total.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        elif isinstance(value, dict):
+            for key, entry in value.items():
+                total.update(repr(key).encode())
+                add(entry)
+        elif isinstance(value, list | tuple):
+            for entry in value:
+                add(entry)
+        else:
+            total.update(repr(value).encode())
+
+    add(state)
+    return total.hexdigest()
 
 
 def newest(run, device="cpu"):

@@ -5,8 +5,11 @@ import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
+from minicl.audit import dependencies, leaked
 from minicl.errors import InputError, check, choose
-from minicl.masks import get_strategy
+from minicl.masks import get_strategy, layout
 from minicl.model import ModelConfig
 from minicl.settings import add_flags, check_settings, setting
 from minicl.tasks import TASKS, get_task
@@ -25,9 +28,10 @@ class DataConfig:
     examples: int = setting(40, "examples in a full training prompt", least=1)
     queries: int = setting(1, "queries a prompt", least=1)
     lengths: str = setting(
-        "fixed",
-        "how many examples a step's prompts have: all, any number from 0 on, or growing with the dimensions as in 2022",
-        choices=("fixed", "uniform", "curriculum"),
+        "auto",
+        "examples in a step's prompts: all, any number from 0 on, or growing with the dimensions as in 2022; auto: fixed "
+        "if context predictions train all shorter lengths anyway (a causal mask), else uniform",
+        choices=("auto", "fixed", "uniform", "curriculum"),
     )
     curriculum_steps: int = setting(30_000, "curriculum: steps until prompts are full", least=1)
 
@@ -38,9 +42,9 @@ class TrainConfig:
 
     steps: int = setting(200_000, "updates", least=1)
     batch_size: int = setting(64, "prompts an update, over all devices", least=1)
-    loss: str | None = setting(
-        None, "what is trained on: context and query predictions, or queries alone (query if the mask leaks, else all)",
-        choices=("all", "query"),
+    loss: str = setting(
+        "auto", "what is trained on: context and query predictions, or queries alone; auto: query if the mask leaks",
+        choices=("auto", "all", "query"),
     )
     optimizer: str = setting("adam", "optimiser", choices=("adam", "adamw"))
     lr: float = setting(1e-4, "learning rate", above=0)
@@ -63,7 +67,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """Where it runs: nothing that a result may depend on, so a run may be resumed with other choices."""
+    """Where it runs. Results depend on it by rounding alone, so a run may be resumed with other choices."""
 
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, …")
     threads: int | None = setting(None, "CPU threads (torch's own choice)", least=1)
@@ -75,12 +79,12 @@ GROUPS = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "machi
 SMALL = {"n_dims": 5, "examples": 10, "max_examples": 25, "n_head": 4, "n_embd": 64}
 PRESETS = {
     "demo": {
-        **SMALL, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "lengths": "uniform", "queries": 4,
-        "steps": 4000, "batch_size": 64, "lr": 1e-3, "warmup": 100, "schedule": "cosine", "clip": 1.0,
-        "log_every": 250, "save_every": 500,
+        **SMALL, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "init_std": 0.12, "queries": 4,
+        "steps": 2000, "batch_size": 128, "lr": 2e-3, "warmup": 100, "schedule": "cosine", "clip": 1.0,
+        "log_every": 250, "save_every": 250,
     },
     "study": {
-        **SMALL, "lengths": "uniform", "steps": 2000, "batch_size": 128, "lr": 1e-3, "warmup": 100,
+        **SMALL, "init_std": 0.12, "steps": 2000, "batch_size": 128, "lr": 1e-3, "warmup": 100,
         "schedule": "cosine", "clip": 1.0, "log_every": 100, "save_every": 100, "keep": (250, 500, 1000, 1500),
     },
     "paper": {
@@ -128,7 +132,33 @@ class Config:
         mask, sha = _pin(flat.get("mask", "ar"))
         flat["mask"] = mask
         parts = {group: c(**{k: v for k, v in flat.items() if names[k] == group}) for group, c in GROUPS.items()}
-        return cls(**parts, mask_sha256=sha)
+        return cls(**parts, mask_sha256=sha)._resolve()
+
+    def _resolve(self):
+        """Replace each `auto` by what it means for this mask, depth and length, so that config.json says it."""
+        own = dependencies(self.layout(), self.model.n_layer)[:-1]  # (n, 2n + 1), of the context predictions
+        on = self.on_context if self.train.loss != "auto" else not leaked(own)
+        needs = own[:, :-1].unflatten(1, (-1, 2)).any(-1)  # (n, n): on which examples
+        causal = torch.equal(needs, torch.ones_like(needs).tril())
+        data, train = self.data, self.train
+        if train.loss == "auto":
+            train = dataclasses.replace(train, loss="all" if on else "query")
+        if data.lengths == "auto":
+            data = dataclasses.replace(data, lengths="fixed" if on and causal else "uniform")
+        return dataclasses.replace(self, data=data, train=train)
+
+    @property
+    def on_context(self):
+        """Whether context predictions are trained on."""
+        return self.train.loss == "all"
+
+    @property
+    def leaks(self):
+        """Whether labels reach their own predictions at this depth and length."""
+        return bool(leaked(dependencies(self.layout(), self.model.n_layer)))
+
+    def layout(self):
+        return layout(self.model.mask, self.data.examples, 1, self.model.positions, self.model.copies)
 
     def to_json(self):
         return {**{group: asdict(getattr(self, group)) for group in GROUPS}, "mask_sha256": self.mask_sha256}

@@ -28,6 +28,7 @@ class ModelConfig:
     n_layer: int = setting(12, "layers", least=1)
     n_head: int = setting(8, "attention heads", least=1)
     n_embd: int = setting(256, "width", least=1)
+    init_std: float = setting(0.02, "standard deviation of the initial weights; 0.02 is GPT-2's", above=0)
     max_examples: int = setting(100, "most examples with absolute positions; others know no limit", least=1)
 
     def __post_init__(self):
@@ -116,11 +117,11 @@ class Transformer(nn.Module):
         self._initialise()
 
     def _initialise(self):
-        """GPT-2's: normal with 0.02, and less where 2·n_layer branches add up in the residual stream."""
+        """GPT-2's: normal, and smaller where 2·n_layer branches add up in the residual stream."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 scale = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
-                nn.init.normal_(module.weight, std=0.02 / scale)
+                nn.init.normal_(module.weight, std=self.config.init_std / scale)
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 

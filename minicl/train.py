@@ -19,10 +19,8 @@ from torch import distributed
 from tqdm import tqdm
 
 from minicl import checkpoint
-from minicl.audit import dependencies, leaked
 from minicl.config import Config, add_config_flags
 from minicl.errors import InputError, check
-from minicl.masks import get_strategy, layout
 from minicl.model import Transformer
 from minicl.schedule import learning_rate, prompt_size
 
@@ -68,6 +66,12 @@ class Devices:
         """Whether this is the process that logs and saves."""
         return self.rank == 0
 
+    def leave(self):
+        """Part from the other processes, all at the same time."""
+        if self.world > 1:
+            distributed.barrier()
+            distributed.destroy_process_group()
+
     def total(self, tensor, how=distributed.ReduceOp.SUM):
         """Sum (or other reduction) over the processes."""
         if self.world > 1:
@@ -86,7 +90,6 @@ class Training:
             self.model.propagate = torch.compile(self.model.propagate)
         self.net = torch.nn.parallel.DistributedDataParallel(self.model) if devices.world > 1 else self.model
         self.optimizer = make_optimizer(self.model, config.train, devices.device)
-        self.on_context = (config.train.loss or ("query" if leaks(config) else "all")) == "all"
         self.step = 0
         self.logged = -1  # the last step in metrics.jsonl
         self.seconds = 0.0  # spent on updates
@@ -109,7 +112,7 @@ class Training:
         with torch.autocast(self.devices.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext():
             out = self.net(xs, ys, queries)
         errors = (out.query.float() - targets).square()
-        if self.on_context:
+        if self.config.on_context:
             errors = torch.cat([(out.context.float() - ys).square(), errors], dim=1)
         return errors.mean() / self.task.normaliser
 
@@ -185,17 +188,10 @@ def make_optimizer(model, train, device):
     return kind(groups, lr=train.lr, betas=(0.9, train.beta2), fused=device.type in ("cpu", "cuda"))
 
 
-def leaks(config):
-    """Whether labels reach their own predictions at this depth and length."""
-    model = config.model
-    plan = layout(get_strategy(model.mask), config.data.examples, 1, model.positions, model.copies)
-    return bool(leaked(dependencies(plan, model.n_layer)))
-
-
 def train(config, out):
     """Train into the folder `out`, from where it stopped; returns the last line of its metrics."""
     devices, out = Devices(config.machine, config.train.batch_size), Path(out)
-    with _folder(config, out) if devices.first else contextlib.nullcontext():
+    with _Signals(devices) as stop, _folder(config, out) if devices.first else contextlib.nullcontext():
         training = Training(config, devices)
         _say(devices, _greeting(training))
         if devices.world > 1:
@@ -209,15 +205,15 @@ def train(config, out):
         if training.step == config.train.steps:
             _say(devices, f"{out} is finished: {config.train.steps} steps")
         else:
-            _loop(training, out, devices)
+            _loop(training, out, devices, stop)
         _say(devices, f"next: minicl evaluate {out}")
+    devices.leave()
     if devices.first:
         return json.loads((out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
 
 
-def _loop(training, out, devices):
+def _loop(training, out, devices, stop):
     config, steps = training.config.train, training.config.train.steps
-    stop = _Signals(devices)
     progress = _Progress(training, steps, devices)
     keep = {*config.keep, steps}
 
@@ -225,7 +221,7 @@ def _loop(training, out, devices):
         if devices.first:
             checkpoint.save(out, training.state(), keep)
 
-    with stop, progress:
+    with progress:
         if training.step:
             progress.say(f"resumed at step {training.step}")
         start = time.perf_counter()
@@ -390,9 +386,9 @@ def _say(devices, text):
 def _greeting(training):
     config = training.config
     parameters = sum(p.numel() for p in training.model.parameters())
-    on = "context and query predictions" if training.on_context else "query predictions alone"
+    on = "context and query predictions" if config.on_context else "query predictions alone"
     text = f"{config.data.task}, mask {config.model.mask}, {parameters:,} parameters, trained on {on}"
-    if training.on_context and leaks(config):
+    if config.on_context and config.leaks:
         text += (
             f"\nnote: under {config.model.mask} a context prediction can see its own label, so the loss on the context"
             " is partly copying; --loss query trains on queries alone"

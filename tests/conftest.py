@@ -1,7 +1,11 @@
 """Helpers that several tests share: a model far from its quiet start, and a prompt for it."""
 
+import os
 import subprocess
 import sys
+
+# Some virtual machines advertise AMX and then do not allow it: bfloat16 would end in an illegal instruction there.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
