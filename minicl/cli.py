@@ -10,6 +10,7 @@ from minicl.errors import InputError
 
 COMMANDS = {
     "train": "train a mask strategy on a function class",
+    "evaluate": "measure trained runs: curves, shifts, lengths",
     "audit": "certify what a mask strategy guarantees",
 }
 

@@ -29,8 +29,8 @@ class DataConfig:
     queries: int = setting(1, "queries a prompt", least=1)
     lengths: str = setting(
         "auto",
-        "examples in a step's prompts: all, any number from 0 on, or growing with the dimensions as in 2022; auto: fixed "
-        "if context predictions train all shorter lengths anyway (a causal mask), else uniform",
+        "examples in a step's prompts: all, any number from 0 on, or growing with the dimensions as in 2022; auto: "
+        "fixed if context predictions train all shorter lengths anyway (a causal mask), else uniform",
         choices=("auto", "fixed", "uniform", "curriculum"),
     )
     curriculum_steps: int = setting(30_000, "curriculum: steps until prompts are full", least=1)

@@ -12,6 +12,19 @@ from minicl.errors import InputError, check, choose
 
 # Okabe and Ito's palette: told apart by colour-blind readers, and by their lightness in print.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
+# A strategy has the same colour and marker in every picture; others take what is left.
+LOOKS = {
+    "ar": (ORANGE, "o"),
+    "invicl": (BLUE, "s"),
+    "prefix": (GREEN, "^"),
+    "boe": (PURPLE, "D"),
+    "nope": (RED, "v"),
+    "saicl": (SKY, "P"),
+    "offdiagonal": ("#8C6D31", "X"),
+}
+SPARE = [("#7F7F7F", "<"), ("#4B0082", ">"), ("#8B0000", "h"), ("#2F4F4F", "*")]
+BASELINE_LINES = {"optimal": (0, (5, 2)), "least_squares": (0, (5, 2)), "lasso": (0, (1, 1))}
 
 
 def check_ending(path):
@@ -125,3 +138,68 @@ def _mask(axes, record):
     if record["copies"] > 1 and labelled:
         for c in range(record["copies"]):
             axes.text(2 * n * (c + 0.5), -0.15, f"copy {c}", ha="center", va="bottom", fontsize=8)
+
+
+def _look(method, others):
+    """Colour and marker of a model's line; a variant (`ar+symmetric`) of a strategy differs from it."""
+    if method in LOOKS:
+        return LOOKS[method]
+    return SPARE[sorted(m for m in others if m not in LOOKS).index(method) % len(SPARE)]
+
+
+def curves(records):
+    """Error against the number of examples: a panel for every task, shift and step; the training length marked."""
+    panels = {}
+    for r in records:
+        if r["run"] is not None or r.get("over"):
+            panels.setdefault((r["task"], r["shift"], r["step"]), [])
+    averaged = {run for r in records for run in r.get("runs", [])}  # shown by their group's line alone
+    for key, lines in panels.items():
+        lines += [
+            r
+            for r in records
+            if r["run"] not in averaged
+            and (r["task"], r["shift"]) == key[:2]
+            and (r["step"] is None or r["step"] == key[2])
+        ]
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.6 * columns + 0.6, 3.7 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=False)
+    for axes, ((task, shift, step), lines) in zip(grid.flat, panels.items(), strict=False):
+        _curve_panel(axes, lines)
+        axes.set_title(f"{task}, step {step}" + ("" if shift == "none" else f", {shift}"), fontsize=10)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_axis_off()
+    return figure
+
+
+def _curve_panel(axes, lines):
+    methods = {r["method"] for r in lines if r["step"] is not None}
+    for r in lines:
+        positive = [max(v, 1e-12) for v in r["mean"]]
+        if r["step"] is None:
+            style = BASELINE_LINES.get(r["method"], (0, (3, 1, 1, 1)))
+            axes.plot(r["lengths"], positive, color=BLACK, linestyle=style, linewidth=1, label=r["method"], zorder=1)
+            continue
+        colour, marker = _look(r["method"], methods)
+        every = max(1, len(r["lengths"]) // 8)
+        seeds = f", {len(r['runs'])} seeds" if r.get("over") else ""
+        points = {"marker": marker, "markevery": every, "markersize": 4}
+        axes.plot(r["lengths"], positive, color=colour, label=r["method"] + seeds, **points)
+        axes.fill_between(r["lengths"], r["low"], r["high"], color=colour, alpha=0.2, linewidth=0)
+    trained = {r["trained_on"] for r in lines if "trained_on" in r}
+    for n in trained:
+        axes.axvline(n, color="#999999", linewidth=0.8, linestyle=":")
+        axes.annotate("trained to", (n, 0.985), xycoords=("data", "axes fraction"), fontsize=7, color="#666666",
+                      ha="right", va="top", rotation=90)  # fmt: skip
+    values = [v for r in lines if r["step"] is not None for v in r["mean"]]
+    low, high = min(values), max(values)
+    if high > 10 * low:
+        axes.set_yscale("log")
+        # A baseline that is exact would stretch the axis over many decades of nothing.
+        axes.set_ylim(max(low / 8, 1e-6), high * 2)
+    axes.set_xlabel("examples in the prompt")
+    axes.set_ylabel("squared error ÷ that of answering 0")
+    axes.legend(fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -28,7 +28,7 @@ class ModelConfig:
     n_layer: int = setting(12, "layers", least=1)
     n_head: int = setting(8, "attention heads", least=1)
     n_embd: int = setting(256, "width", least=1)
-    init_std: float = setting(0.02, "standard deviation of the initial weights; 0.02 is GPT-2's", above=0)
+    init_std: float = setting(0.02, "standard deviation of the initial matrices; 0.02 is GPT-2's", above=0)
     max_examples: int = setting(100, "most examples with absolute positions; others know no limit", least=1)
 
     def __post_init__(self):
@@ -68,10 +68,17 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, h, mask):
-        """`mask` None means causal."""
+    def project(self, h):
+        """Queries, keys and values, each (B, H, T, E/H)."""
         B, T, E = h.shape
-        q, k, v = self.c_attn(h).view(B, T, 3, self.n_head, E // self.n_head).permute(2, 0, 3, 1, 4)  # (B, H, T, E/H)
+        return self.c_attn(h).view(B, T, 3, self.n_head, E // self.n_head).permute(2, 0, 3, 1, 4)
+
+    def forward(self, h, mask, past=None):
+        """`mask` None means causal; `past` are keys and values of tokens that stand before these and do not change."""
+        B, T, E = h.shape
+        q, k, v = self.project(h)
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         return self.c_proj(a.transpose(1, 2).reshape(B, T, E))
 
@@ -94,8 +101,8 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd)
         self.mlp = MLP(config)
 
-    def forward(self, h, mask):
-        h = h + self.attn(self.ln_1(h), mask)
+    def forward(self, h, mask, past=None):
+        h = h + self.attn(self.ln_1(h), mask, past)
         return h + self.mlp(self.ln_2(h))
 
 
@@ -119,11 +126,12 @@ class Transformer(nn.Module):
     def _initialise(self):
         """GPT-2's: normal, and smaller where 2·n_layer branches add up in the residual stream."""
         for name, module in self.named_modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
+            if isinstance(module, nn.Linear):
                 scale = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
                 nn.init.normal_(module.weight, std=self.config.init_std / scale)
-            if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
+        if self.wpe is not None:  # small: positions that training never reaches keep it
+            nn.init.normal_(self.wpe.weight, std=0.02)
 
     def forward(self, xs: Tensor, ys: Tensor, queries: Tensor, hidden: Iterable[int] = ()) -> Output:
         hidden = set(hidden)
@@ -136,9 +144,7 @@ class Transformer(nn.Module):
 
     def propagate(self, xs, ys, queries, plan, hidden=()):
         """The forward pass under a Layout: tensors only, so that torch.compile makes one graph of it."""
-        h = self.read_in(self._tokens(xs, ys, queries))  # (B, T, E)
-        if self.wpe is not None:
-            h = h + self.wpe(plan.positions)
+        h = self.embed(xs, ys, queries, plan)
         mask = None if plan.causal else plan.mask
         seen = {}
         for layer, block in enumerate(self.blocks, start=1):
@@ -147,14 +153,19 @@ class Transformer(nn.Module):
             h = block(h, mask)
         if len(self.blocks) in hidden:
             seen[len(self.blocks)] = Reading(h[:, plan.context], h[:, plan.query])
-        y = self.read_out(self.ln_f(h))[..., 0]  # (B, T)
+        y = self.predict(h)
         return Output(y[:, plan.context], y[:, plan.query], seen)
 
-    def _tokens(self, xs, ys, queries):
-        """Interleave x with y as (y, 0, …, 0), feed the context as often as asked, append the queries: (B, T, d)."""
+    def embed(self, xs, ys, queries, plan):
+        """(B, T, E): x and y as (y, 0, …, 0) in turn, the context as often as it is fed, then the queries."""
         labels = F.pad(ys.unsqueeze(-1), (0, self.config.n_dims - 1))
         context = torch.stack([xs, labels], dim=2).flatten(1, 2)  # (B, 2n, d)
-        return torch.cat([context] * self.copies + [queries], dim=1)
+        h = self.read_in(torch.cat([context] * self.copies + [queries], dim=1))
+        return h if self.wpe is None else h + self.wpe(plan.positions)
+
+    def predict(self, h):
+        """(B, T): the answer at each token of the last layer."""
+        return self.read_out(self.ln_f(h))[..., 0]
 
     def _one_query_at_a_time(self, xs, ys, queries, hidden):
         """Where the context sees the query, each query needs a context of its own, or would see the others through it.

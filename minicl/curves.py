@@ -1,0 +1,104 @@
+"""A model's answers after 0, 1, …, N examples: by one pass a length, and by exact shortcuts that share work.
+
+A context token is *settled* if it sees, directly and through others, only examples up to its own: then its states are
+the same in every longer context. Under `ar`, `nope` and `boe` all are, so one pass serves all lengths: each query is
+shown the examples that it may see. Under `invicl` copy 0 is, so its keys and values are computed once. Under `prefix`
+none is.
+"""
+
+import dataclasses
+
+import torch
+
+from minicl.masks import layout
+
+CHUNK = 2**14  # tokens that go through the model at once: bounds memory whatever the number of prompts
+
+
+@torch.inference_mode()
+def answers(model, xs, ys, queries, lengths):
+    """(B, len(lengths)): the answer to queries[:, n] from the first n examples, for each n of `lengths`."""
+    way, tokens = _way(model, lengths)
+    step = max(1, CHUNK // max(1, tokens))
+    parts = [way(model, *(t[i : i + step] for t in (xs, ys, queries)), lengths) for i in range(0, len(xs), step)]
+    return torch.cat(parts)
+
+
+def plain(model, xs, ys, queries, lengths):
+    """The reference: one pass a length. It takes anything that is called as a model is."""
+    return torch.cat([model(xs[:, :n], ys[:, :n], queries[:, n : n + 1]).query for n in lengths], dim=1)
+
+
+def _way(model, lengths):
+    """The fastest exact way for this model, and about how many tokens a prompt has in it."""
+    longest = max(lengths)
+    strategy = getattr(model, "strategy", None)
+    if strategy is None:
+        return plain, 2 * longest + 1
+    T = 2 * longest * model.copies + 1
+    if strategy.sees_query or not _nested(model, lengths):
+        return plain, T
+    plan = layout(strategy, longest, 0, model.positions, model.copies)
+    settled, first = _settled(plan), plan.tokens.copy == 0
+    if settled.all():
+        return _one_pass, T + len(lengths)
+    alone = settled[first].all() and not plan.mask[first][:, ~first].any()
+    return (_shared_first_copy if alone else plain), T
+
+
+def _nested(model, lengths):
+    """Whether the mask of a shorter context is that of the longest one, cut: not so if a predicate counts examples."""
+    longest = max(lengths)
+    whole = layout(model.strategy, longest, 0, model.positions, model.copies)
+    for n in {*lengths, max(0, longest - 1)}:
+        part = layout(model.strategy, n, 0, model.positions, model.copies).mask
+        inside = whole.tokens.example < n
+        if not torch.equal(whole.mask[inside][:, inside], part):
+            return False
+    return True
+
+
+def _settled(plan):
+    """(T,) bool, for a layout without queries."""
+    later = (plan.mask & (plan.tokens.example[None, :] > plan.tokens.example[:, None])).any(1)
+    while True:
+        more = later | (plan.mask & later[None, :]).any(1)
+        if torch.equal(more, later):
+            return ~later
+        later = more
+
+
+def _one_pass(model, xs, ys, queries, lengths):
+    """All lengths at once: query j stands after the first lengths[j] examples and sees those."""
+    N, ends = max(lengths), torch.tensor(lengths, device=xs.device)
+    base = layout(model.strategy, N, len(lengths), model.positions, model.copies, xs.device)
+    t = base.tokens
+    mask, positions = base.mask.clone(), base.positions
+    hidden = t.example[None, :] >= ends[:, None]  # (m, T): what comes after a query
+    mask[base.query] &= ~hidden
+    if model.positions == "absolute":
+        positions = positions.clone()
+        positions[base.query] = 2 * ends
+    plan = dataclasses.replace(base, mask=mask, positions=positions, causal=False)
+    return model.propagate(xs[:, :N], ys[:, :N], queries[:, lengths], plan).query
+
+
+def _shared_first_copy(model, xs, ys, queries, lengths):
+    """Copy 0 once, for the longest context; then the rest for every length, on copy 0's keys and values."""
+    N = max(lengths)
+    whole = layout(model.strategy, N, 1, model.positions, model.copies, xs.device)
+    first = slice(0, 2 * N)
+    h = model.embed(xs[:, :N], ys[:, :N], queries[:, :1], whole)[:, first]
+    past = []
+    for block in model.blocks:
+        _, k, v = block.attn.project(block.ln_1(h))
+        past.append((k, v))
+        h = block(h, whole.mask[first, first])
+    out = []
+    for n in lengths:
+        plan = layout(model.strategy, n, 1, model.positions, model.copies, xs.device)
+        h = model.embed(xs[:, :n], ys[:, :n], queries[:, n : n + 1], plan)[:, 2 * n :]
+        for block, (k, v) in zip(model.blocks, past, strict=True):
+            h = block(h, plan.mask[2 * n :], (k[:, :, : 2 * n], v[:, :, : 2 * n]))
+        out.append(model.predict(h[:, -1:]))
+    return torch.cat(out, dim=1)

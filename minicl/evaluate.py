@@ -1,0 +1,376 @@
+"""`minicl evaluate`: from run folders to curves with error bars. Returns numbers and writes JSON; draw.py draws them.
+
+Every model and baseline of a task answers the same seeded prompts, so differences are paired. A result is saved in its
+run's folder under a name made of everything that produced it: the same evaluation is read, another one is added.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy
+
+from minicl import checkpoint
+from minicl.baselines import BASELINES, get_baseline
+from minicl.curves import answers
+from minicl.errors import InputError, check, check_int, choose
+from minicl.masks import get_strategy
+from minicl.tasks import SHIFTS, get_shift
+
+VERSION = 1  # of what is computed: a change of it makes old results unread, not wrong
+INTERVAL = 0.90
+RESAMPLES = 1000
+
+# What a curve is read against when nobody says. `optimal` is added where it has a closed form of its own.
+USUAL = {
+    "linear": ("least_squares",),
+    "noisy_linear": ("optimal", "least_squares"),
+    "sparse_linear": ("optimal", "lasso", "least_squares"),
+    "decision_tree": ("greedy_tree", "knn"),
+    "quadratic": ("optimal", "knn"),
+    "relu_2nn": ("least_squares", "knn"),
+}
+
+
+def bootstrap(errors, seed=0):
+    """Low and high end, per column, of the 90 % interval of the mean over rows (prompts)."""
+    errors = numpy.asarray(errors, dtype=numpy.float64)
+    n = len(errors)
+    counts = numpy.random.default_rng(seed).multinomial(n, [1 / n] * n, size=RESAMPLES)
+    means = counts @ errors / n
+    return numpy.quantile(means, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], axis=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """Which prompts a curve is measured on."""
+
+    shift: str = "none"
+    lengths: tuple[int, ...] = tuple(range(101))
+    prompts: int = 1280
+    seed: int = 0
+
+    def of(self, task):
+        """The prompts of a task, with the lengths that make sense under the shift."""
+        most = get_shift(self.shift).most_points(task)
+        lengths = [n for n in self.lengths if n < most]
+        check(lengths, f"lengths under shift {self.shift}", min(self.lengths), f"below {most}")
+        return task.sample(self.prompts, max(lengths) + 1, self.seed, shift=self.shift), lengths
+
+
+def squared_errors(method, task, prompts, device="cpu"):
+    """(prompts, lengths) squared errors over the normaliser, of a model or a baseline; and the lengths."""
+    p, lengths = prompts.of(task)
+    if hasattr(method, "curve"):
+        answer = method.curve(p.xs, p.ys, p.queries)[:, lengths]
+    else:
+        answer = answers(method, *(t.to(device) for t in (p.xs, p.ys, p.queries)), lengths).cpu()
+    errors = (answer - p.targets[:, lengths]).square() / get_shift(prompts.shift).normaliser(task)
+    return errors.double().numpy(), lengths
+
+
+def record(run, step, prompts, method, lengths, errors, **more):
+    low, high = bootstrap(errors)
+    return {
+        "run": run,
+        "step": step,
+        "shift": prompts.shift,
+        "method": method,
+        "lengths": lengths,
+        "mean": errors.mean(0).tolist(),
+        "low": low.tolist(),
+        "high": high.tolist(),
+        "prompts": prompts.prompts,
+        "seed": prompts.seed,
+        **more,
+    }
+
+
+class Store:
+    """Results in a folder, by what produced them. If it cannot be written to, they are computed and not kept."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def get(self, key, compute):
+        """(record, errors) for a key: read if there, else computed and saved."""
+        digest = hashlib.sha256(json.dumps({"version": VERSION, **key}, sort_keys=True).encode()).hexdigest()[:16]
+        name = f"{key['method']}-{key.get('step', 'baseline')}-{key['shift']}-{digest}"
+        files = [self.folder / f"{name}{end}" for end in (".json", ".npy")]
+        try:
+            return json.loads(files[0].read_text(encoding="utf-8")), numpy.load(files[1])
+        except (OSError, ValueError, EOFError):
+            pass
+        result, errors = compute()
+        buffer = io.BytesIO()
+        numpy.save(buffer, errors.astype(numpy.float32))
+        try:
+            self.folder.mkdir(exist_ok=True)
+            checkpoint.write_atomically(files[1], buffer.getvalue())
+            checkpoint.write_atomically(files[0], json.dumps(result).encode())
+        except OSError as error:
+            print(f"not saved in {self.folder}: {error.strerror or error}", file=sys.stderr)
+        return result, errors
+
+
+def label(config):
+    """A strategy's name in tables and legends: with its positions and copies where they are not its own."""
+    model = config.model
+    strategy = get_strategy(model.mask)
+    parts = [model.mask.rpartition(":")[2]]
+    if model.resolved_positions != strategy.positions:
+        parts.append(model.resolved_positions)
+    if model.resolved_copies != strategy.copies:
+        parts.append(f"×{model.resolved_copies}")
+    return "+".join(parts)
+
+
+class Evaluation:
+    """Run folders, and what is to be measured on them."""
+
+    def __init__(self, runs, shifts, most, which, baselines, prompts, seed, lengths=None, device="cpu"):
+        check_int("prompts", prompts, least=2)
+        self.runs = {str(run): checkpoint.read_config(run) for run in runs}
+        self.shifts, self.baselines, self.device = shifts, baselines, device
+        self.steps = {run: self._steps(run, which) for run in self.runs}
+        self.prompts = {}
+        for run, config in self.runs.items():
+            N = most(config.data.examples)
+            wanted = tuple(range(N + 1)) if lengths is None else lengths
+            limit = config.model.max_examples if config.model.resolved_positions == "absolute" else max(wanted)
+            what = f"max-examples for {run}"
+            check(max(wanted) <= limit, what, max(wanted), f"at most {limit}: its absolute positions end there")
+            self.prompts[run] = [Prompts(shift, wanted, prompts, seed) for shift in shifts]
+
+    @staticmethod
+    def _steps(run, which):
+        steps = sorted(checkpoint.checkpoints(run))
+        if not steps:
+            raise InputError(f"{run}: has no checkpoint yet")
+        if which in ("last", "all"):
+            return steps if which == "all" else steps[-1:]
+        for step in which:
+            check(step in steps, f"checkpoints of {run}", step, ", ".join(map(str, steps)))
+        return list(which)
+
+    def results(self):
+        """[(record, errors)] of every run × step × shift, then of the baselines of every task × shift."""
+        found, done = [], set()
+        for run, config in self.runs.items():
+            for step in self.steps[run]:
+                loaded = functools.cache(functools.partial(checkpoint.load, run, step, self.device))
+                for prompts in self.prompts[run]:
+                    found.append(self._model(run, config, step, prompts, loaded))
+        for run, config in self.runs.items():
+            for prompts in self.prompts[run]:
+                for name in self._baselines(config.task, prompts.shift):
+                    if (key := (config.task, prompts, name)) not in done:
+                        done.add(key)
+                        found.append(self._baseline(run, config.task, prompts, name))
+        return found
+
+    def _model(self, run, config, step, prompts, loaded):
+        key = {**dataclasses.asdict(prompts), "step": step, "method": label(config)}
+        key["weights"] = _file_hash(checkpoint.checkpoints(run)[step])
+
+        def compute():
+            _progress(f"{run} step {step}, {prompts.shift}")
+            errors, lengths = squared_errors(loaded(), config.task, prompts, self.device)
+            more = {"train_seed": config.train.seed, "trained_on": config.data.examples, "task": config.data.task}
+            return record(run, step, prompts, label(config), lengths, errors, **more), errors
+
+        result, errors = Store(Path(run, "evaluation")).get(key, compute)
+        return {**result, "run": run}, errors
+
+    def _baseline(self, run, task, prompts, name):
+        settings = {"task": task.name, **dataclasses.asdict(task)}
+        key = {**dataclasses.asdict(prompts), "method": name, "task": settings}
+
+        def compute():
+            _progress(f"{name}, {prompts.shift}")
+            more = {"task": task, "shift": prompts.shift} if name == "optimal" else {}
+            errors, lengths = squared_errors(get_baseline(name, **more), task, prompts)
+            return record(None, None, prompts, name, lengths, errors, task=task.name), errors
+
+        return Store(Path(run, "evaluation")).get(key, compute)
+
+    def _baselines(self, task, shift):
+        if self.baselines != "auto":
+            return self.baselines
+        names = USUAL.get(task.name, ("knn",))
+        if task.name == "linear" and shift in ("noise", "label_noise"):
+            names = ("optimal", *names)
+        if "greedy_tree" in names and not _has_sklearn():
+            print("left out greedy_tree: it needs scikit-learn: pip install 'minicl[trees]'", file=sys.stderr)
+            names = tuple(n for n in names if n != "greedy_tree")
+        return names
+
+
+def _has_sklearn():
+    from importlib.util import find_spec
+
+    return find_spec("sklearn") is not None
+
+
+@functools.cache
+def _file_hash(file):
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def _progress(text):
+    print(f"evaluating {text}", file=sys.stderr, flush=True)
+
+
+def over_seeds(results, runs):
+    """One more record for every group of runs that differ in nothing but their seed: mean and range over seeds."""
+    groups = defaultdict(list)
+    for result, _ in results:
+        if result["run"] is not None:
+            config = runs[result["run"]]
+            same = dataclasses.replace(config.train, seed=0)
+            groups[(config.data, config.model, same, result["step"], result["shift"])].append(result)
+    records = []
+    for members in groups.values():
+        if len(members) > 1:
+            means = numpy.array([m["mean"] for m in members])
+            spread = {"mean": means.mean(0), "low": means.min(0), "high": means.max(0)}
+            records.append(
+                {
+                    **members[0],
+                    **{name: value.tolist() for name, value in spread.items()},
+                    "run": None,
+                    "runs": [m["run"] for m in members],
+                    "train_seed": [m["train_seed"] for m in members],
+                    "over": "seeds",
+                }
+            )
+    return records
+
+
+def add_arguments(parser):
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    parser.add_argument("--shifts", default="none", help=f"all, none, or names: {', '.join(SHIFTS)} (none)")
+    parser.add_argument("--max-examples", default="2.5x", metavar="N", help="longest context (2.5x training's)")
+    parser.add_argument("--lengths", metavar="N,N,…", help="only these numbers of examples, instead of all from 0")
+    parser.add_argument("--checkpoints", default="last", metavar="STEPS", help="last, all, or steps (last)")
+    parser.add_argument("--baselines", default="auto", metavar="NAMES", help="auto, none, or names (auto)")
+    parser.add_argument("--prompts", type=int, default=1280, help="prompts for each curve (1280)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
+    parser.add_argument("--json", action="store_true", help="print records instead of a table")
+    parser.add_argument("--plot", metavar="FILE", help="draw the curves")
+
+
+def run(args):
+    from minicl import draw
+
+    if args.plot is not None:
+        draw.check_ending(args.plot)
+    evaluation = Evaluation(
+        args.runs,
+        _shifts(args.shifts),
+        _longest(args.max_examples),
+        args.checkpoints if args.checkpoints in ("last", "all") else _numbers("checkpoints", args.checkpoints),
+        "auto" if args.baselines == "auto" else _baselines(args.baselines),
+        args.prompts,
+        args.seed,
+        None if args.lengths is None else _numbers("lengths", args.lengths),
+    )
+    results = evaluation.results()
+    records = [r for r, _ in results] + over_seeds(results, evaluation.runs)
+    print(json.dumps(records) if args.json else table(results))
+    if args.plot is not None:
+        draw.save(draw.curves(records), args.plot)
+    return 0
+
+
+def _names(text):
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _shifts(text):
+    """`all` is all of them after none; `none` none but the training distribution, which is always there."""
+    if text in ("all", "none"):
+        return tuple(SHIFTS) if text == "all" else ("none",)
+    return tuple(choose("shifts", name, tuple(SHIFTS), also=", all") for name in _names(text))
+
+
+def _baselines(text):
+    if text == "none":
+        return ()
+    return tuple(choose("baselines", name, tuple(BASELINES), also=", auto, none") for name in _names(text))
+
+
+def _numbers(what, text):
+    try:
+        numbers = tuple(int(part) for part in _names(text))
+    except ValueError:
+        numbers = ()
+    check(numbers and min(numbers) >= 0, what, repr(text), "whole numbers of at least 0 with commas between them")
+    return numbers
+
+
+def _longest(text):
+    """A function from the training length to the longest context: `100`, or `2.5x` times the training length."""
+    try:
+        number = float(text.removesuffix("x"))
+        ok = 0 < number < 1e6 and (text.endswith("x") or number == int(number))
+    except ValueError:
+        ok = False
+    check(ok, "max-examples", repr(text), "a whole number above 0, or a factor such as 2.5x")
+    return lambda length: max(1, int(number * length)) if text.endswith("x") else int(number)
+
+
+def table(results):
+    """Errors at the training length, at the longest, and their mean over lengths, for each task and shift."""
+    groups = defaultdict(list)
+    for result, errors in results:
+        groups[(result["task"], result["shift"])].append((result, errors))
+    lines = []
+    for (task, shift), members in groups.items():
+        models = [m for m in members if m[0]["run"] is not None]
+        at = dict.fromkeys((models[0][0]["trained_on"], max(models[0][0]["lengths"])))  # training's length, the longest
+        rows = [["", *(f"{n} examples" for n in at), "mean over lengths"]]
+        for result, errors in members:
+            name = result["method"] + ("" if result["run"] is None else f" ({result['run']}, step {result['step']})")
+            cells = [_cell(result, result["lengths"].index(n)) if n in result["lengths"] else "–" for n in at]
+            low, high = bootstrap(errors.mean(1, keepdims=True))[:, 0]
+            rows.append([name, *cells, _interval(errors.mean(), low, high)])
+        if len(models) > 1:
+            rows.append(["least error", *(_winner(models, n) for n in [*at, None])])
+        lines += [f"{task}, shift {shift}: {get_shift(shift).summary}", *_columns(rows), ""]
+    return "\n".join([*lines, "90 % intervals over prompts in brackets; an error of 1 is that of answering 0"])
+
+
+def _columns(rows):
+    widths = [max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]))]
+    return ["  " + "".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _cell(result, i):
+    return _interval(result["mean"][i], result["low"][i], result["high"][i])
+
+
+def _interval(mean, low, high):
+    return f"{mean:.3g} ({low:.3g}–{high:.3g})" if mean > 1e-6 else "0"
+
+
+def _winner(models, length):
+    """The model with the least error, if the paired 90 % interval of its lead over the next one excludes zero."""
+
+    def column(result, errors):
+        return errors.mean(1) if length is None else errors[:, result["lengths"].index(length)]
+
+    if length is not None and any(length not in result["lengths"] for result, _ in models):
+        return "–"
+    ranked = sorted(models, key=lambda m: column(*m).mean())
+    lead = column(*ranked[1]) - column(*ranked[0])
+    low, _ = bootstrap(lead[:, None])[:, 0]
+    best = ranked[0][0]
+    alike = len({r["method"] for r, _ in models}) < len(models)
+    name = f"{best['method']} {best['run']} {best['step']}" if alike else best["method"]
+    return name if low > 0 else "undecided"
