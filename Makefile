@@ -26,6 +26,7 @@ test-all: $(VENV)/.test lint
 
 lint: $(VENV)/.test
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 
 coverage: $(VENV)/.test
 	@$(BIN)/python -m pytest --cov=minicl --cov-report=term-missing

@@ -15,6 +15,7 @@ _HOME = {
     "get_strategy": "masks",
     "layout": "masks",
     "load": "checkpoint",
+    "Regressor": "regressor",
 }
 __all__ = sorted(_HOME)
 

@@ -12,6 +12,8 @@ COMMANDS = {
     "train": "train a mask strategy on a function class",
     "evaluate": "measure trained runs: curves, shifts, lengths",
     "audit": "certify what a mask strategy guarantees",
+    "probe": "read targets and weights from the layers of trained runs",
+    "bench": "measure what strategies cost",
 }
 
 

@@ -43,7 +43,8 @@ class TrainConfig:
     steps: int = setting(200_000, "updates", least=1)
     batch_size: int = setting(64, "prompts an update, over all devices", least=1)
     loss: str = setting(
-        "auto", "what is trained on: context and query predictions, or queries alone; auto: query if the mask leaks",
+        "auto",
+        "what is trained on: context and query predictions, or queries alone; auto: query if the mask leaks",
         choices=("auto", "all", "query"),
     )
     optimizer: str = setting("adam", "optimiser", choices=("adam", "adamw"))
@@ -52,7 +53,8 @@ class TrainConfig:
     weight_decay: float = setting(0.0, "adamw: weight decay of matrices", least=0)
     warmup: int = setting(0, "steps of linear warm-up", least=0)
     schedule: str = setting(
-        "constant", "after warm-up: constant, cosine to 0, or stable and then linear to 0",
+        "constant",
+        "after warm-up: constant, cosine to 0, or stable and then linear to 0",
         choices=("constant", "cosine", "stable"),
     )
     decay: float = setting(0.2, "stable: share of the steps that decay", least=0)
@@ -80,7 +82,7 @@ SMALL = {"n_dims": 5, "examples": 10, "max_examples": 25, "n_head": 4, "n_embd":
 PRESETS = {
     "demo": {
         **SMALL, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "init_std": 0.12, "queries": 4,
-        "steps": 2000, "batch_size": 128, "lr": 2e-3, "warmup": 100, "schedule": "cosine", "clip": 1.0,
+        "steps": 3000, "batch_size": 128, "lr": 2e-3, "warmup": 100, "schedule": "cosine", "clip": 1.0,
         "log_every": 250, "save_every": 250,
     },
     "study": {
@@ -129,6 +131,8 @@ class Config:
         names = {f.name: group for group, c in GROUPS.items() for f in dataclasses.fields(c)}
         for name in flat:
             choose("setting", name, tuple(names))
+        if "keep" not in settings and "steps" in settings:  # of the preset's, those that a shorter run reaches
+            flat["keep"] = tuple(step for step in flat.get("keep", ()) if step <= settings["steps"])
         mask, sha = _pin(flat.get("mask", "ar"))
         flat["mask"] = mask
         parts = {group: c(**{k: v for k, v in flat.items() if names[k] == group}) for group, c in GROUPS.items()}

@@ -174,6 +174,11 @@ def curves(records):
     return figure
 
 
+def shifts(records):
+    """The same, for shifted prompts alone."""
+    return curves([r for r in records if r["shift"] != "none"])
+
+
 def _curve_panel(axes, lines):
     methods = {r["method"] for r in lines if r["step"] is not None}
     for r in lines:
@@ -203,3 +208,80 @@ def _curve_panel(axes, lines):
     axes.set_ylabel("squared error ÷ that of answering 0")
     axes.legend(fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def steps(records):
+    """Error at a context length against training step: the training length, and the longest, a panel each."""
+    lines = [r for r in records if r["step"] is not None and r["shift"] == "none"]
+    chosen = sorted({n for r in lines for n in (r["trained_on"], max(r["lengths"]))})
+    figure = Figure(figsize=(4.6 * len(chosen) + 0.4, 3.7), layout="constrained")
+    methods = {r["method"] for r in lines}
+    for axes, n in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
+        for method in sorted(methods):
+            mine = [r for r in lines if r["method"] == method and n in r["lengths"]]
+            averaged = [r for r in mine if r.get("over")] or mine
+            for run in sorted({str(r.get("runs") or r["run"]) for r in averaged}):
+                points = sorted((r for r in averaged if str(r.get("runs") or r["run"]) == run), key=lambda r: r["step"])
+                at = [r["lengths"].index(n) for r in points]
+                x = [r["step"] for r in points]
+                mean, low, high = ([r[k][i] for r, i in zip(points, at, strict=True)] for k in ("mean", "low", "high"))
+                colour, marker = _look(method, methods)
+                axes.plot(x, mean, color=colour, marker=marker, markersize=4, label=method)
+                axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.set_yscale("log")
+        axes.set_xlabel("training step")
+        axes.set_ylabel("squared error ÷ that of answering 0")
+        axes.set_title(f"{n} examples", fontsize=10)
+        axes.legend(fontsize=8, frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def probes(records):
+    """Probe error against examples, a line a layer, a panel a run; the model itself and the controls beside it."""
+    runs = list(dict.fromkeys(r["run"] for r in records))
+    figure = Figure(figsize=(4.8 * len(runs) + 0.4, 4), layout="constrained")
+    shades = ["#C6DBEF", "#6BAED6", "#2171B5", "#08306B"]
+    for axes, run in zip(figure.subplots(1, len(runs), squeeze=False, sharey=True)[0], runs, strict=True):
+        mine = [r for r in records if r["run"] == run]
+        layers = sorted({r["layer"] for r in mine if r["layer"] is not None})
+
+        def line(kind, layer, axes=axes, mine=mine, **style):
+            points = sorted((r for r in mine if (r["probe"], r["layer"]) == (kind, layer)), key=lambda r: r["examples"])
+            axes.plot([r["examples"] for r in points], [r["mean"] for r in points], **style)
+
+        for i, layer in enumerate(layers):
+            shade = shades[round(i * (len(shades) - 1) / max(1, len(layers) - 1))]
+            line("target", layer, color=shade, marker="os^D"[i % 4], markersize=3.5, label=f"layer {layer}")
+        line("model", None, color=RED, linewidth=1.2, linestyle="--", label="the model")
+        line("untrained", layers[-1], color="#777777", linestyle=":", label=f"untrained, layer {layers[-1]}")
+        line("shuffled", layers[-1], color="#777777", linestyle="-.", label=f"shuffled, layer {layers[-1]}")
+        axes.axvline(mine[0]["trained_on"], color="#999999", linewidth=0.8, linestyle=":")
+        axes.set(yscale="log", xlabel="examples in the prompt", ylabel="squared error ÷ that of answering 0")
+        axes.set_title(f"{mine[0]['method']} ({Path(run).name})", fontsize=10)
+        axes.legend(fontsize=7, frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def order(records):
+    """Spread of the query prediction over orders of the context, a bar for each run."""
+    figure = Figure(figsize=(1.2 * len(records) + 2.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    floor = 1e-9
+    methods = {r["method"] for r in records}
+    for i, r in enumerate(records):
+        axes.bar(
+            i,
+            max(r["spread"], floor) - floor * 0.1,
+            bottom=floor * 0.1,
+            color=_look(r["method"], methods)[0],
+            width=0.7,
+        )
+        axes.annotate(f"{r['spread']:.1g}", (i, max(r["spread"], floor)), ha="center", va="bottom", fontsize=8)
+    axes.set(yscale="log", ylabel="spread over orders ÷ scale of y")
+    axes.set_ylim(floor * 0.1, 10)
+    names = [f"{r['method']}\n{Path(r['run']).name}" for r in records]
+    axes.set_xticks(range(len(records)), names, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy
 
-from minicl import checkpoint
+from minicl import checkpoint, order
 from minicl.baselines import BASELINES, get_baseline
 from minicl.curves import answers
 from minicl.errors import InputError, check, check_int, choose
@@ -261,8 +261,11 @@ def add_arguments(parser):
     parser.add_argument("--baselines", default="auto", metavar="NAMES", help="auto, none, or names (auto)")
     parser.add_argument("--prompts", type=int, default=1280, help="prompts for each curve (1280)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
+    parser.add_argument("--order", action="store_true", help="measure order sensitivity at the training length instead")
+    parser.add_argument("--permutations", type=int, default=16, help="--order: random orders of each prompt (16)")
+    parser.add_argument("--tolerance", type=float, default=0.1, help="--order: a change beyond it counts (0.1)")
     parser.add_argument("--json", action="store_true", help="print records instead of a table")
-    parser.add_argument("--plot", metavar="FILE", help="draw the curves")
+    parser.add_argument("--plot", metavar="FILE", help="draw them")
 
 
 def run(args):
@@ -280,12 +283,40 @@ def run(args):
         args.seed,
         None if args.lengths is None else _numbers("lengths", args.lengths),
     )
+    if args.order:
+        records = list(_order(evaluation, args))
+        print(json.dumps(records) if args.json else _order_table(records))
+        if args.plot is not None:
+            draw.save(draw.order(records), args.plot)
+        return 0
     results = evaluation.results()
     records = [r for r, _ in results] + over_seeds(results, evaluation.runs)
     print(json.dumps(records) if args.json else table(results))
     if args.plot is not None:
         draw.save(draw.curves(records), args.plot)
     return 0
+
+
+def _order(evaluation, args):
+    """A record of order sensitivity for every run and step."""
+    for run, config in evaluation.runs.items():
+        for step in evaluation.steps[run]:
+            model = checkpoint.load(run, step)
+            settings = (min(args.prompts, 256), args.permutations, args.tolerance, args.seed)
+            found = order.sensitivity(model, config.task, config.data.examples, *settings)
+            own = {"positions": config.model.resolved_positions, "train_seed": config.train.seed}
+            yield {"run": run, "step": step, "method": label(config), **own, **found}
+
+
+def _order_table(records):
+    rows = [["", "spread", "largest change", f"changes beyond {records[0]['tolerance']}", "error"]]
+    for r in records:
+        name = f"{r['method']} ({r['run']}, step {r['step']})"
+        rows.append(
+            [name, *(f"{r[k]:.2g}" for k in ("spread", "largest")), f"{r['frequency']:.1%}", f"{r['error']:.3g}"]
+        )
+    unit = "in units of y's root mean square, at the training length"
+    return "\n".join([f"the query prediction over {records[0]['permutations']} random orders, {unit}", *_columns(rows)])
 
 
 def _names(text):

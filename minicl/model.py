@@ -130,8 +130,9 @@ class Transformer(nn.Module):
                 scale = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
                 nn.init.normal_(module.weight, std=self.config.init_std / scale)
                 nn.init.zeros_(module.bias)
-        if self.wpe is not None:  # small: positions that training never reaches keep it
-            nn.init.normal_(self.wpe.weight, std=0.02)
+        if self.wpe is not None:
+            # Absolute positions that training never reaches keep their start, so it is small whatever the matrices are.
+            nn.init.normal_(self.wpe.weight, std=0.02 if self.positions == "absolute" else self.config.init_std)
 
     def forward(self, xs: Tensor, ys: Tensor, queries: Tensor, hidden: Iterable[int] = ()) -> Output:
         hidden = set(hidden)

@@ -13,9 +13,7 @@ from minicl.lasso import _path, coordinate_descent, solve
 from minicl.tasks import Shift, get_shift, get_task
 
 LINEAR = get_task("linear", n_dims=8)
-ALL = [
-    get_baseline("optimal", task=LINEAR) if name == "optimal" else get_baseline(name) for name in BASELINES
-] + [
+ALL = [get_baseline("optimal", task=LINEAR) if name == "optimal" else get_baseline(name) for name in BASELINES] + [
     get_baseline("optimal", task=get_task("sparse_linear", n_dims=8, sparsity=2), shift="noise"),
     get_baseline("optimal", task=get_task("noisy_linear", n_dims=8), shift="scale_y"),
     get_baseline("optimal", task=get_task("quadratic", n_dims=8)),

@@ -301,7 +301,7 @@ def test_flags_override_presets_and_help_shows_their_defaults(capsys):
     text = capsys.readouterr().out
     for name in ("task", "mask", "positions", "copies", "preset", "steps", "batch-size", "seed", "out", "threads"):
         assert f"--{name} " in text
-    assert Config.make("paper", steps=5, keep=()).train.steps == 5
+    assert Config.make("paper", steps=60_000).train.keep == (10_000, 25_000, 50_000)
     for preset in PRESETS:
         config = Config.make(preset, mask="invicl")
         assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
@@ -458,9 +458,12 @@ def test_two_gloo_processes_train_as_one(tmp_path):
     for a, b in zip(one, two, strict=True):
         assert (a["loss"] or 0) == pytest.approx(b["loss"] or 0, rel=1e-4)
         assert a["error"] == pytest.approx(b["error"], rel=1e-3)
-    assert "batch_size: got 7" in subprocess.run(
-        [*launch, *flags(batch_size=7), "--out", str(tmp_path / "bad")], capture_output=True, text=True
-    ).stderr
+    assert (
+        "batch_size: got 7"
+        in subprocess.run(
+            [*launch, *flags(batch_size=7), "--out", str(tmp_path / "bad")], capture_output=True, text=True
+        ).stderr
+    )
 
 
 def test_a_run_with_a_mask_of_ones_own(tmp_path):

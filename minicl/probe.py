@@ -1,0 +1,170 @@
+"""`minicl probe`: what a linear map can read from the query token's state after each layer.
+
+For every layer and context length, one linear map is fitted on fresh prompts, from the hidden state to the target: by
+ridge regression in closed form, its regulariser chosen on held-out prompts, or by gradient steps. Two controls tell
+what a probe alone can do: the same on an untrained model, and on targets shuffled among prompts (which must do no
+better than answering 0). And it asks whether the least-squares weights of the context can be read off.
+"""
+
+import json
+
+import torch
+
+from minicl import checkpoint
+from minicl.baselines import get_baseline
+from minicl.errors import check, check_int
+from minicl.evaluate import _columns, _longest, _numbers, bootstrap, label
+from minicl.model import Transformer
+
+RIDGE = tuple(10.0**e for e in range(-8, 5))  # times the mean square of a feature
+SEEDS = {"fit": 11, "choose": 12, "test": 13}  # three sets of prompts that share nothing
+
+
+@torch.inference_mode()
+def states(model, task, n, layers, prompts):
+    """For each of the three sets: {layer: (P, E)} of the query token, the targets (P,), and the weights (P, d)."""
+    found = {}
+    for name, seed in SEEDS.items():
+        count = prompts if name == "fit" else max(2, prompts // 4)
+        p = task.sample(count, n + 1, (seed,))
+        out = model(p.xs[:, :n], p.ys[:, :n], p.queries[:, n:], hidden=layers)
+        least = get_baseline("least_squares")
+        w = least.weights(p.xs[:, :n].double(), p.ys[:, :n].double()) if n else p.xs.new_zeros(count, task.n_dims)
+        hidden = {layer: reading.query[:, 0].double() for layer, reading in out.hidden.items()}
+        found[name] = (hidden, p.targets[:, n].double(), w.double(), out.query[:, 0].double())
+    return found
+
+
+def fit_ridge(features, targets, held_out):
+    """Weights and intercept (E + 1, k) by ridge regression; `held_out` (features, targets) chooses the regulariser."""
+    x, y = _with_one(features), targets
+    gram, cross = x.mT @ x, x.mT @ y
+    scale = gram.diagonal()[:-1].mean()
+    penalty = torch.eye(len(gram), dtype=x.dtype)
+    penalty[-1, -1] = 0  # the intercept is free
+    fits = [torch.linalg.lstsq(gram + alpha * scale * penalty, cross).solution for alpha in RIDGE]
+    other, aim = _with_one(held_out[0]), held_out[1]
+    return min(fits, key=lambda w: float((other @ w - aim).square().mean().nan_to_num(torch.inf)))
+
+
+def fit_gradient(features, targets, held_out, steps=1500, lr=3e-2):
+    """The same linear map by Adam on the squared error, as one would train it; states are standardised first."""
+    mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
+    x, w = (
+        _with_one((features - mean) / std),
+        torch.zeros(features.shape[1] + 1, targets.shape[1], dtype=features.dtype),
+    )
+    w.requires_grad_()
+    optimizer = torch.optim.Adam([w], lr=lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (x @ w - targets).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+    w = w.detach()
+    plain = w[:-1] / std.unsqueeze(1)
+    return torch.cat([plain, w[-1:] - mean.unsqueeze(0) @ plain])
+
+
+def _with_one(x):
+    return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+
+
+def probe(model, untrained, task, n, layers, prompts=2048, fit="ridge"):
+    """Records of one context length: the model's own error, and per layer the probe, its controls, the weights."""
+    check_int("prompts", prompts, least=8)
+    fitter = {"ridge": fit_ridge, "gradient": fit_gradient}[fit]
+    sets = {
+        "trained": states(model, task, n, layers, prompts),
+        "untrained": states(untrained, task, n, layers, prompts),
+    }
+    generator = torch.Generator().manual_seed(0)
+
+    def error(which, layer, part, shuffle=False):
+        """Squared error on the test set, over the mean square of what is to be read (1 is that of answering 0)."""
+        data = {}
+        for name, found in sets[which].items():
+            target = found[part].reshape(len(found[part]), -1)
+            if shuffle:
+                target = target[torch.randperm(len(target), generator=generator)]
+            data[name] = (found[0][layer], target)
+        w = fitter(*data["fit"], data["choose"])
+        x, y = data["test"]
+        scale = task.normaliser if part == 1 else float(y.square().sum(1).mean()) or 1.0
+        return ((_with_one(x) @ w - y).square().sum(1) / scale).unsqueeze(1).numpy()
+
+    def row(kind, layer, errors):
+        low, high = bootstrap(errors)[:, 0]
+        return {"probe": kind, "layer": layer, "examples": n, "mean": float(errors.mean()), "low": low, "high": high}
+
+    _, targets, _, own = sets["trained"]["test"]
+    rows = [row("model", None, ((own - targets).square() / task.normaliser).unsqueeze(1).numpy())]
+    for layer in layers:
+        rows.append(row("target", layer, error("trained", layer, 1)))
+        rows.append(row("untrained", layer, error("untrained", layer, 1)))
+        rows.append(row("shuffled", layer, error("trained", layer, 1, shuffle=True)))
+        if n:
+            rows.append(row("weights", layer, error("trained", layer, 2)))
+    return rows
+
+
+def add_arguments(parser):
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    parser.add_argument("--layers", metavar="N,N,…", help="layers; 0 is the embedding (quarters of the depth)")
+    parser.add_argument("--max-examples", default="2.5x", metavar="N", help="longest context (2.5x training's)")
+    parser.add_argument("--lengths", metavar="N,N,…", help="only these numbers of examples, instead of all from 0")
+    parser.add_argument("--step", type=int, help="checkpoint (the last)")
+    parser.add_argument("--prompts", type=int, default=2048, help="prompts to fit on (2048)")
+    parser.add_argument("--fit", choices=("ridge", "gradient"), default="ridge", help="closed form, or trained (ridge)")
+    parser.add_argument("--json", action="store_true", help="print records instead of a table")
+    parser.add_argument("--plot", metavar="FILE", help="draw them")
+
+
+def run(args):
+    from minicl import draw
+
+    if args.plot is not None:
+        draw.check_ending(args.plot)
+    records = []
+    for folder in args.runs:
+        config = checkpoint.read_config(folder)
+        depth = config.model.n_layer
+        layers = (
+            _numbers("layers", args.layers) if args.layers else sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
+        )
+        check(max(layers) <= depth, "layers", max(layers), f"0 to {depth}")
+        longest = _longest(args.max_examples)(config.data.examples)
+        lengths = _numbers("lengths", args.lengths) if args.lengths else range(longest + 1)
+        if config.model.resolved_positions == "absolute":
+            most = config.model.max_examples
+            check(max(lengths) <= most, f"max-examples for {folder}", max(lengths), f"at most {most}")
+        model = checkpoint.load(folder, args.step)
+        torch.manual_seed(config.train.seed + 1)
+        untrained = Transformer(config.model).eval()
+        for n in lengths:
+            same = {"run": str(folder), "method": label(config), "trained_on": config.data.examples, "fit": args.fit}
+            found = probe(model, untrained, config.task, n, layers, args.prompts, args.fit)
+            records += [same | row for row in found]
+    print(json.dumps(records) if args.json else table(records))
+    if args.plot is not None:
+        draw.save(draw.probes(records), args.plot)
+    return 0
+
+
+def table(records):
+    """Per run: the probes at the training length (or the longest below it), a row a layer."""
+    lines = []
+    for run in dict.fromkeys(r["run"] for r in records):
+        mine = [r for r in records if r["run"] == run]
+        n = max((r["examples"] for r in mine if r["examples"] <= r["trained_on"]), default=mine[0]["examples"])
+        at = {(r["probe"], r["layer"]): r for r in mine if r["examples"] == n}
+        kinds = [k for k in ("target", "untrained", "shuffled", "weights") if any(key[0] == k for key in at)]
+        rows = [["layer", *kinds]]
+        for layer in sorted({layer for _, layer in at if layer is not None}):
+            rows.append([str(layer), *(f"{at[k, layer]['mean']:.3g}" for k in kinds)])
+        lines += [
+            f"{run} ({mine[0]['method']}) with {n} examples; the model's own error {at['model', None]['mean']:.3g}"
+        ]
+        lines += [*_columns(rows), ""]
+    return "\n".join([*lines, "errors of linear probes; 1 is that of answering 0"])

@@ -1,0 +1,5 @@
+"""Draw linear probes: minicl probe RUN --json > p.json; python plots/probes.py p.json -o probes.png"""
+
+from minicl import draw
+
+draw.script(draw.probes, __doc__)
