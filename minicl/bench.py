@@ -1,9 +1,11 @@
 """`minicl bench`: what strategies cost, as ratios measured in one run with the candidates taking turns."""
 
 import json
+import re
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
@@ -75,20 +77,28 @@ def _memory(mask, args):
             model(*prompt)
         return torch.cuda.max_memory_allocated() - before
     code = (
-        "import json, resource, sys, torch\n"
-        "from minicl.bench import _model, _prompt\n"
+        "import json, sys, torch\n"
+        "from minicl.bench import _model, _prompt, _resident\n"
         "mask, args = json.loads(sys.argv[1])\n"
         "torch.set_num_threads(1)\n"
         "model, prompt = _model(mask, args), _prompt(args)\n"
-        "small = tuple(t[:1] for t in prompt)\n"
-        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "with torch.inference_mode():\n"
-        "    model(*small); before = peak(); model(*prompt)\n"
-        "print(peak() - before)\n"
+        "    model(*(t[:1] for t in prompt))\n"
+        "    before = _resident(reset=True)\n"
+        "    model(*prompt)\n"
+        "print(_resident() - before)\n"
     )
     asked = [sys.executable, "-c", code, json.dumps([mask, args])]
-    kilobytes = int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
-    return kilobytes * (1 if sys.platform == "darwin" else 1024)
+    answer = subprocess.run(asked, capture_output=True, text=True)
+    return int(answer.stdout) if answer.returncode == 0 else None
+
+
+def _resident(reset=False):
+    """Bytes of memory that this process held at its peak since the last reset. Linux only: elsewhere it fails."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s*(\d+)", status)[1])
 
 
 def add_arguments(parser):
@@ -138,7 +148,7 @@ def table(records):
                 f"{r['milliseconds']:.1f}",
                 f"{r['low']:.1f}–{r['high']:.1f}",
                 f"{r['ratio']['ratio']:.2f} ({r['ratio']['low']:.2f}–{r['ratio']['high']:.2f})",
-                f"{r['memory_bytes'] / 2**20:.0f} MiB",
+                "–" if r["memory_bytes"] is None else f"{r['memory_bytes'] / 2**20:.0f} MiB",
                 str(r["tokens"]),
                 f"{r['pairs']} ({r['pairs_computed']})",
             ]

@@ -24,7 +24,14 @@ LOOKS = {
     "offdiagonal": ("#8C6D31", "X"),
 }
 SPARE = [("#7F7F7F", "<"), ("#4B0082", ">"), ("#8B0000", "h"), ("#2F4F4F", "*")]
-BASELINE_LINES = {"optimal": (0, (5, 2)), "least_squares": (0, (5, 2)), "lasso": (0, (1, 1))}
+# Baselines are thin and grey to black, told apart by their dashes; the optimum is the black dashed one.
+BASELINES = {
+    "optimal": (BLACK, (0, (5, 2))),
+    "least_squares": ("#444444", (0, (3, 1, 1, 1))),
+    "lasso": ("#444444", (0, (1, 1))),
+    "greedy_tree": ("#444444", (0, (8, 3))),
+    "knn": ("#888888", (0, (1, 2))),
+}
 
 
 def check_ending(path):
@@ -184,8 +191,10 @@ def _curve_panel(axes, lines):
     for r in lines:
         positive = [max(v, 1e-12) for v in r["mean"]]
         if r["step"] is None:
-            style = BASELINE_LINES.get(r["method"], (0, (3, 1, 1, 1)))
-            axes.plot(r["lengths"], positive, color=BLACK, linestyle=style, linewidth=1, label=r["method"], zorder=1)
+            colour, dashes = BASELINES.get(r["method"], ("#888888", (0, (6, 2, 2, 2))))
+            axes.plot(
+                r["lengths"], positive, color=colour, linestyle=dashes, linewidth=1.2, label=r["method"], zorder=1
+            )
             continue
         colour, marker = _look(r["method"], methods)
         every = max(1, len(r["lengths"]) // 8)
@@ -193,17 +202,19 @@ def _curve_panel(axes, lines):
         points = {"marker": marker, "markevery": every, "markersize": 4}
         axes.plot(r["lengths"], positive, color=colour, label=r["method"] + seeds, **points)
         axes.fill_between(r["lengths"], r["low"], r["high"], color=colour, alpha=0.2, linewidth=0)
-    trained = {r["trained_on"] for r in lines if "trained_on" in r}
-    for n in trained:
+    longest = max(n for r in lines for n in r["lengths"])
+    for n in {r["trained_on"] for r in lines if r.get("trained_on", longest + 1) <= longest}:
         axes.axvline(n, color="#999999", linewidth=0.8, linestyle=":")
-        axes.annotate("trained to", (n, 0.985), xycoords=("data", "axes fraction"), fontsize=7, color="#666666",
-                      ha="right", va="top", rotation=90)  # fmt: skip
+        place = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "top", "rotation": 90}
+        axes.annotate("trained to", (n, 0.985), fontsize=7, color="#666666", **place)
+    # The models set the scale: a baseline that is exact, or blows up, would leave them no room.
     values = [v for r in lines if r["step"] is not None for v in r["mean"]]
-    low, high = min(values), max(values)
-    if high > 10 * low:
+    low, high = min(values), max(v for r in lines if r["step"] is not None for v in r["high"])
+    if max(values) > 10 * low:
         axes.set_yscale("log")
-        # A baseline that is exact would stretch the axis over many decades of nothing.
         axes.set_ylim(max(low / 8, 1e-6), high * 2)
+    else:
+        axes.set_ylim(0, high * 1.1)
     axes.set_xlabel("examples in the prompt")
     axes.set_ylabel("squared error ÷ that of answering 0")
     axes.legend(fontsize=8, frameon=False)
@@ -281,7 +292,8 @@ def order(records):
         axes.annotate(f"{r['spread']:.1g}", (i, max(r["spread"], floor)), ha="center", va="bottom", fontsize=8)
     axes.set(yscale="log", ylabel="spread over orders ÷ scale of y")
     axes.set_ylim(floor * 0.1, 10)
-    names = [f"{r['method']}\n{Path(r['run']).name}" for r in records]
+    folders = [Path(r["run"]).name for r in records]
+    names = [r["method"] + ("" if f == r["method"] else f"\n{f}") for r, f in zip(records, folders, strict=True)]
     axes.set_xticks(range(len(records)), names, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

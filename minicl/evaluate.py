@@ -135,6 +135,7 @@ class Evaluation:
 
     def __init__(self, runs, shifts, most, which, baselines, prompts, seed, lengths=None, device="cpu"):
         check_int("prompts", prompts, least=2)
+        check_int("seed", seed, least=0)
         self.runs = {str(run): checkpoint.read_config(run) for run in runs}
         self.shifts, self.baselines, self.device = shifts, baselines, device
         self.steps = {run: self._steps(run, which) for run in self.runs}

@@ -16,7 +16,7 @@ from minicl.errors import check, check_int
 from minicl.evaluate import _columns, _longest, _numbers, bootstrap, label
 from minicl.model import Transformer
 
-RIDGE = tuple(10.0**e for e in range(-8, 5))  # times the mean square of a feature
+RIDGE = tuple(10.0**e for e in range(-9, 5))  # times the mean eigenvalue of the features' covariance
 SEEDS = {"fit": 11, "choose": 12, "test": 13}  # three sets of prompts that share nothing
 
 
@@ -37,14 +37,18 @@ def states(model, task, n, layers, prompts):
 
 def fit_ridge(features, targets, held_out):
     """Weights and intercept (E + 1, k) by ridge regression; `held_out` (features, targets) chooses the regulariser."""
-    x, y = _with_one(features), targets
-    gram, cross = x.mT @ x, x.mT @ y
-    scale = gram.diagonal()[:-1].mean()
-    penalty = torch.eye(len(gram), dtype=x.dtype)
-    penalty[-1, -1] = 0  # the intercept is free
-    fits = [torch.linalg.lstsq(gram + alpha * scale * penalty, cross).solution for alpha in RIDGE]
+    middle, level = features.mean(0), targets.mean(0)
+    x = features - middle
+    values, basis = torch.linalg.eigh(x.mT @ x)
+    cross = basis.mT @ (x.mT @ (targets - level))
+    scale = values.mean().clamp_min(1e-300)
     other, aim = _with_one(held_out[0]), held_out[1]
-    return min(fits, key=lambda w: float((other @ w - aim).square().mean().nan_to_num(torch.inf)))
+
+    def fit(alpha):
+        w = basis @ (cross / (values.clamp_min(0) + alpha * scale).unsqueeze(1))
+        return torch.cat([w, (level - middle @ w).unsqueeze(0)])
+
+    return min(map(fit, RIDGE), key=lambda w: float((other @ w - aim).square().mean()))
 
 
 def fit_gradient(features, targets, held_out, steps=1500, lr=3e-2):

@@ -30,6 +30,8 @@ class Regressor:
         return self
 
     def fit(self, X, y):
+        if y is None:
+            raise ValueError("this Regressor requires y to be passed, but the target y is None")
         X, y = _matrix(X), numpy.asarray(y)
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
@@ -43,7 +45,7 @@ class Regressor:
         if X.shape[1] > most:
             raise InputError(f"X: got {X.shape[1]} features, allowed: at most the {most} dimensions of {self.run}")
         self.n_features_in_ = X.shape[1]
-        self.X_, self.y_ = self._pad(X), torch.tensor(y, dtype=torch.float32)
+        self.X_, self.y_ = self._pad(X), torch.tensor(y, dtype=self._dtype)
         return self
 
     def predict(self, X):
@@ -65,7 +67,11 @@ class Regressor:
 
     def _pad(self, X):
         missing = self.model_.config.n_dims - X.shape[1]
-        return torch.tensor(numpy.pad(X, ((0, 0), (0, missing))), dtype=torch.float32)
+        return torch.tensor(numpy.pad(X, ((0, 0), (0, missing))), dtype=self._dtype)
+
+    @property
+    def _dtype(self):
+        return self.model_.read_in.weight.dtype
 
     def __repr__(self):
         return (
