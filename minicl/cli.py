@@ -13,6 +13,7 @@ COMMANDS = {
     "evaluate": "measure trained runs: curves, shifts, lengths",
     "audit": "certify what a mask strategy guarantees",
     "probe": "read targets and weights from the layers of trained runs",
+    "theory": "carry out the optimiser that each mask is with weights set by hand",
     "bench": "measure what strategies cost",
 }
 

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -296,4 +296,48 @@ def order(records):
     names = [r["method"] + ("" if f == r["method"] else f"\n{f}") for r, f in zip(records, folders, strict=True)]
     axes.set_xticks(range(len(records)), names, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def theory(records):
+    """Distance to the true weights against layer, a panel for every step size, a line for every mask."""
+    rates = list(dict.fromkeys(r["rate"] for r in records))
+    figure = Figure(figsize=(3.4 * len(rates) + 0.6, 3.6), layout="constrained")
+    methods = {r["mask"] for r in records}
+    lowest = min(v for r in records for v in r["distance"])
+    for axes, rate in zip(figure.subplots(1, len(rates), squeeze=False, sharey=True)[0], rates, strict=True):
+        for r in (r for r in records if r["rate"] == rate):
+            if r["mask"] == "nope":  # the construction has no positions: it is ar
+                continue
+            colour, marker = (BLUE, "s") if r["mask"] == "invicl (proof)" else _look(r["mask"], methods)
+            style = "--" if r["mask"] == "invicl (proof)" else "-"
+            name = {"ar": "ar, nope"}.get(r["mask"], r["mask"]) if "nope" in methods else r["mask"]
+            points = {"marker": marker, "markersize": 3.5, "fillstyle": "none" if style == "--" else "full"}
+            axes.plot(r["layers"], r["distance"], style, color=colour, label=name, **points)
+            if style == "-" and r["optimiser"] and max(r["from_optimiser"]) > 1e-9:
+                axes.plot(r["layers"], r["optimiser_distance"], ":", color=colour, label=f"{name} as stated")
+        axes.set(yscale="log", xlabel="layer", title=rf"$\eta = {rate:g}/\lambda_{{\max}}$", ylim=(lowest / 1.3, 3))
+        axes.title.set_fontsize(10)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("distance to w ÷ |w|")
+    figure.axes[0].legend(fontsize=8, frameon=False, loc="lower left")
+    return figure
+
+
+def resemblance(records):
+    """Layer × number of steps: how far a layer's probed prediction is from that of the optimiser."""
+    figure = Figure(figsize=(9.4, 3.9), layout="constrained")
+    kinds = {"descent": "gradient descent (best step size)", "newton": "Newton's iteration"}
+    lowest = min(v for r in records for kind in kinds for v in r[kind])
+    norm = LogNorm(max(lowest, 1e-4), 1)
+    for axes, (kind, title) in zip(figure.subplots(1, 2, sharey=True), kinds.items(), strict=True):
+        image = axes.imshow([r[kind] for r in records], cmap="viridis_r", norm=norm, origin="lower", aspect="auto")
+        for r in records:
+            k = min(range(len(r[kind])), key=r[kind].__getitem__)
+            axes.plot(k, r["layer"], "o", color="white", markeredgecolor="black", markersize=5)
+        axes.set(xlabel="steps k", title=title)
+        axes.set_yticks([r["layer"] for r in records])
+        axes.title.set_fontsize(10)
+    figure.axes[0].set_ylabel("layer")
+    figure.colorbar(image, ax=figure.axes, label="squared distance ÷ scale of y; ○ nearest k")
     return figure
