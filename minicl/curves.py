@@ -7,6 +7,7 @@ none is.
 """
 
 import dataclasses
+import functools
 
 import torch
 
@@ -29,6 +30,11 @@ def plain(model, xs, ys, queries, lengths):
     return torch.cat([model(xs[:, :n], ys[:, :n], queries[:, n : n + 1]).query for n in lengths], dim=1)
 
 
+def _plain(model, xs, ys, queries, lengths):
+    """The same, of a model that need not be asked for context predictions."""
+    return plain(functools.partial(model, context=False), xs, ys, queries, lengths)
+
+
 def _way(model, lengths):
     """The fastest exact way for this model, and about how many tokens a prompt has in it."""
     longest = max(lengths)
@@ -37,13 +43,13 @@ def _way(model, lengths):
         return plain, 2 * longest + 1
     T = 2 * longest * model.copies + 1
     if strategy.sees_query or not _nested(model, lengths):
-        return plain, T
+        return _plain, T
     plan = layout(strategy, longest, 0, model.positions, model.copies)
     settled, first = _settled(plan), plan.tokens.copy == 0
     if settled.all():
         return _one_pass, T + len(lengths)
     alone = settled[first].all() and not plan.mask[first][:, ~first].any()
-    return (_shared_first_copy if alone else plain), T
+    return (_shared_first_copy if alone else _plain), T
 
 
 def _nested(model, lengths):
@@ -79,8 +85,9 @@ def _one_pass(model, xs, ys, queries, lengths):
     if model.positions == "absolute":
         positions = positions.clone()
         positions[base.query] = 2 * ends
-    plan = dataclasses.replace(base, mask=mask, positions=positions, causal=False)
-    return model.propagate(xs[:, :N], ys[:, :N], queries[:, lengths], plan).query
+    plan = dataclasses.replace(base, mask=mask, positions=positions, causal=False, tails={})
+    tail = plan.tail(len(model.blocks), context=False)
+    return model.propagate(xs[:, :N], ys[:, :N], queries[:, lengths], plan, tail)
 
 
 def _shared_first_copy(model, xs, ys, queries, lengths):
@@ -91,14 +98,15 @@ def _shared_first_copy(model, xs, ys, queries, lengths):
     h = model.embed(xs[:, :N], ys[:, :N], queries[:, :1], whole)[:, first]
     past = []
     for block in model.blocks:
-        _, k, v = block.attn.project(block.ln_1(h))
-        past.append((k, v))
+        past.append(block.attn.project(block.ln_1(h))[1:])
         h = block(h, whole.mask[first, first])
     out = []
     for n in lengths:
         plan = layout(model.strategy, n, 1, model.positions, model.copies, xs.device)
         h = model.embed(xs[:, :n], ys[:, :n], queries[:, n : n + 1], plan)[:, 2 * n :]
-        for block, (k, v) in zip(model.blocks, past, strict=True):
-            h = block(h, plan.mask[2 * n :], (k[:, :, : 2 * n], v[:, :, : 2 * n]))
-        out.append(model.predict(h[:, -1:]))
+        for layer, (block, (k, v)) in enumerate(zip(model.blocks, past, strict=True), start=1):
+            seen, mask = (k[:, :, : 2 * n], v[:, :, : 2 * n]), plan.mask[2 * n :]
+            last = layer == len(model.blocks)  # of which only the query is read
+            h = block(h, mask[-1:], seen, rows=slice(-1, None)) if last else block(h, mask, seen)
+        out.append(model.predict(h))
     return torch.cat(out, dim=1)

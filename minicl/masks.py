@@ -14,7 +14,7 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -184,6 +184,32 @@ class Layout:
     context: Tensor  # (n,) the tokens that context predictions are read from: x of the last copy
     query: Tensor  # (m,)
     causal: bool  # the mask is exactly the lower triangle, so attention may skip it
+    local: int = 0  # so many tokens at the front see nothing but their own pair: their attention is a few products
+    tails: dict = field(default_factory=dict)  # what `tail` has found
+
+    @torch.inference_mode(False)
+    def tail(self, layers, context=True):
+        """For the last layers: {layer: (rows, mask)}, where rows are the tokens whose state is still needed then.
+
+        Backwards from what is read: a layer needs the rows that the next one computes or looks at. `rows` are places in
+        the rows of the layer before, and the mask is between those; layers that need every token are left out.
+        """
+        if (layers, context) not in self.tails:
+            needed = torch.cat([self.context, self.query]) if context else self.query
+            steps, layer = [], layers
+            while layer and len(needed) < len(self.mask):
+                steps.append((layer, needed))
+                seen = self.mask[needed].any(0)
+                seen[needed] = True
+                needed, layer = seen.nonzero()[:, 0], layer - 1
+            found, present = {}, torch.arange(len(self.mask), device=needed.device)
+            for layer, rows in reversed(steps):
+                place = torch.full((len(self.mask),), -1, device=rows.device)
+                place[present] = torch.arange(len(present), device=rows.device)
+                found[layer] = (place[rows], self.mask[rows][:, present])
+                present = rows
+            self.tails[layers, context] = found
+        return self.tails[layers, context]
 
 
 def layout(mask, n, m, positions=None, copies=None, device="cpu"):
@@ -214,6 +240,7 @@ def _layout(strategy, n, m, positions, copies, device):
     mask = itself | query_rule | own
 
     last_x = (tokens.copy == copies - 1) & ~tokens.is_label
+    more = (mask != itself).any(1).nonzero()  # the tokens that see more than their pair
     return Layout(
         tokens,
         mask,
@@ -221,6 +248,7 @@ def _layout(strategy, n, m, positions, copies, device):
         context=last_x.nonzero()[:, 0],
         query=tokens.is_query.nonzero()[:, 0],
         causal=torch.equal(mask, torch.ones_like(mask).tril()),
+        local=int(more[0, 0]) // 2 * 2 if len(more) else len(mask),
     )
 
 

@@ -68,19 +68,41 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def project(self, h):
-        """Queries, keys and values, each (B, H, T, E/H)."""
-        B, T, E = h.shape
-        return self.c_attn(h).view(B, T, 3, self.n_head, E // self.n_head).permute(2, 0, 3, 1, 4)
+    def project(self, h, rows=None):
+        """Queries, keys and values, each (B, H, T, E/H); the queries of some rows alone, if they are given."""
+        if rows is None:
+            return [self._heads(t) for t in self.c_attn(h).chunk(3, dim=-1)]
+        E, weight, bias = h.shape[-1], self.c_attn.weight, self.c_attn.bias
+        k, v = F.linear(h, weight[E:], bias[E:]).chunk(2, dim=-1)
+        return [self._heads(t) for t in (F.linear(h[:, rows], weight[:E], bias[:E]), k, v)]
 
-    def forward(self, h, mask, past=None):
-        """`mask` None means causal; `past` are keys and values of tokens that stand before these and do not change."""
-        B, T, E = h.shape
-        q, k, v = self.project(h)
+    def _heads(self, t):
+        return t.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+
+    def forward(self, h, mask, past=None, rows=None, local=0):
+        """`mask` None means causal. `past` are keys and values of tokens that stand before these and do not change.
+
+        Only `rows` are computed, if given; the first `local` tokens see their own pair alone.
+        """
+        q, k, v = self.project(h, rows)
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        front = []
+        if local:
+            front = [_pairs(*(t[:, :, :local] for t in (q, k, v)))]
+            q, mask = q[:, :, local:], mask[local:]
         a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        return self.c_proj(a.transpose(1, 2).reshape(B, T, E))
+        a = torch.cat([*front, a], dim=2) if front else a
+        return self.c_proj(a.transpose(1, 2).flatten(2))
+
+
+def _pairs(q, k, v):
+    """Attention inside pairs (x, y): x sees itself, y sees both. A softmax of two is a sigmoid of their difference."""
+    q, k, v = (t.unflatten(2, (-1, 2)) for t in (q, k, v))  # (B, H, n, 2, E/H)
+    ask, differ = q[..., 1, :], k[..., 1, :] - k[..., 0, :]
+    share = torch.sigmoid((ask * differ).sum(-1, keepdim=True) / math.sqrt(q.shape[-1]))
+    x = v[..., 0, :]
+    return torch.stack([x, x + share * (v[..., 1, :] - x)], dim=3).flatten(2, 3)
 
 
 class MLP(nn.Module):
@@ -101,8 +123,9 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd)
         self.mlp = MLP(config)
 
-    def forward(self, h, mask, past=None):
-        h = h + self.attn(self.ln_1(h), mask, past)
+    def forward(self, h, mask, past=None, rows=None, local=0):
+        here = h if rows is None else h[:, rows]
+        h = here + self.attn(self.ln_1(h), mask, past, rows, local)
         return h + self.mlp(self.ln_2(h))
 
 
@@ -134,26 +157,43 @@ class Transformer(nn.Module):
             # Absolute positions that training never reaches keep their start, so it is small whatever the matrices are.
             nn.init.normal_(self.wpe.weight, std=0.02 if self.positions == "absolute" else self.config.init_std)
 
-    def forward(self, xs: Tensor, ys: Tensor, queries: Tensor, hidden: Iterable[int] = ()) -> Output:
+    def forward(self, xs: Tensor, ys: Tensor, queries: Tensor, hidden: Iterable[int] = (), context=True) -> Output:
+        """Without `context`, only the queries are answered, which takes less work; out.context is then None."""
         hidden = set(hidden)
         self._check(xs, ys, queries, hidden)
         n, m = xs.shape[1], queries.shape[1]
         if self.strategy.sees_query and m > 1:
-            return self._one_query_at_a_time(xs, ys, queries, hidden)
+            return self._one_query_at_a_time(xs, ys, queries, hidden, context)
         plan = layout(self.strategy, n, m, self.positions, self.copies, xs.device)
-        return self.propagate(xs, ys, queries, plan, hidden)
+        if hidden:
+            return self.trace(xs, ys, queries, plan, hidden)
+        y = self.propagate(xs, ys, queries, plan, plan.tail(len(self.blocks), context))
+        return Output(*y.split([n, m], dim=1), {}) if context else Output(None, y, {})
 
-    def propagate(self, xs, ys, queries, plan, hidden=()):
-        """The forward pass under a Layout: tensors only, so that torch.compile makes one graph of it."""
+    def propagate(self, xs, ys, queries, plan, tail):
+        """Answers at what is read, (B, n + m) or (B, m): rows that nobody needs any more are dropped on the way.
+
+        Tensors only, so that torch.compile makes one graph of it.
+        """
         h = self.embed(xs, ys, queries, plan)
-        mask = None if plan.causal else plan.mask
-        seen = {}
+        mask, local = None if plan.causal else plan.mask, 0 if plan.causal else plan.local
         for layer, block in enumerate(self.blocks, start=1):
-            if layer - 1 in hidden:
-                seen[layer - 1] = Reading(h[:, plan.context], h[:, plan.query])
-            h = block(h, mask)
-        if len(self.blocks) in hidden:
-            seen[len(self.blocks)] = Reading(h[:, plan.context], h[:, plan.query])
+            if layer in tail:
+                rows, rows_mask = tail[layer]
+                h = block(h, rows_mask, rows=rows)
+            else:
+                h = block(h, mask, local=local)
+        return self.predict(h)
+
+    def trace(self, xs, ys, queries, plan, hidden=()):
+        """The plain forward pass, every row of every layer: the reference, and where hidden states are read."""
+        h = self.embed(xs, ys, queries, plan)
+        seen = {}
+        for layer in range(len(self.blocks) + 1):
+            if layer:
+                h = self.blocks[layer - 1](h, plan.mask)
+            if layer in hidden:
+                seen[layer] = Reading(h[:, plan.context], h[:, plan.query])
         y = self.predict(h)
         return Output(y[:, plan.context], y[:, plan.query], seen)
 
@@ -168,16 +208,17 @@ class Transformer(nn.Module):
         """(B, T): the answer at each token of the last layer."""
         return self.read_out(self.ln_f(h))[..., 0]
 
-    def _one_query_at_a_time(self, xs, ys, queries, hidden):
+    def _one_query_at_a_time(self, xs, ys, queries, hidden, context):
         """Where the context sees the query, each query needs a context of its own, or would see the others through it.
 
         Context predictions then depend on the query: returned are those beside the first.
         """
         B, m, d = queries.shape
-        alone = self(*(t.repeat_interleave(m, dim=0) for t in (xs, ys)), queries.reshape(B * m, 1, d), hidden)
+        alone = self(*(t.repeat_interleave(m, dim=0) for t in (xs, ys)), queries.reshape(B * m, 1, d), hidden, context)
 
         def regroup(context, query):
-            return Reading(context.unflatten(0, (B, m))[:, 0], query.unflatten(0, (B, m))[:, :, 0])
+            context = None if context is None else context.unflatten(0, (B, m))[:, 0]
+            return Reading(context, query.unflatten(0, (B, m))[:, :, 0])
 
         seen = {layer: regroup(*reading) for layer, reading in alone.hidden.items()}
         return Output(*regroup(alone.context, alone.query), seen)

@@ -110,7 +110,7 @@ class Training:
         xs, ys, queries, targets = self.batch(step)
         bf16 = self.config.train.precision == "bf16"
         with torch.autocast(self.devices.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext():
-            out = self.net(xs, ys, queries)
+            out = self.net(xs, ys, queries, context=self.config.on_context)
         errors = (out.query.float() - targets).square()
         if self.config.on_context:
             errors = torch.cat([(out.context.float() - ys).square(), errors], dim=1)
@@ -152,7 +152,7 @@ class Training:
         for n in sorted({max(1, self.config.data.examples // 2), self.config.data.examples}):
             stop()
             p = self.task.sample(self.config.train.validate, n + 1, (VALIDATE,), device=self.devices.device)
-            answer = self.model(p.xs[:, :n], p.ys[:, :n], p.queries[:, n:]).query
+            answer = self.model(p.xs[:, :n], p.ys[:, :n], p.queries[:, n:], context=False).query
             error[str(n)] = float((answer - p.targets[:, n:]).square().mean()) / self.task.normaliser
         self.model.train()
         return error

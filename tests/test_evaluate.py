@@ -66,9 +66,9 @@ def test_shortcuts_are_taken_where_they_are_exact(monkeypatch):
         "nope": "_one_pass",
         "boe": "_one_pass",
         "invicl": "_shared_first_copy",
-        "prefix": "plain",
-        "offdiagonal": "plain",
-        "saicl": "plain",
+        "prefix": "_plain",
+        "offdiagonal": "_plain",
+        "saicl": "_plain",
     }
     monkeypatch.setattr(curves, "CHUNK", 1)  # a prompt at a time: chunks do not change the answers
     model, prompt = loud_model("invicl"), random_prompt(3, 5, 5)
@@ -81,7 +81,7 @@ def test_a_mask_that_counts_its_examples_takes_no_shortcut():
     )
     model = loud_model(last_only)
     xs, ys, queries = random_prompt(2, 6, 6)
-    assert curves._way(model, [2, 5])[0] is curves.plain
+    assert curves._way(model, [2, 5])[0] is curves._plain
     torch.testing.assert_close(
         curves.answers(model, xs, ys, queries, [2, 5]), curves.plain(model, xs, ys, queries, [2, 5])
     )
@@ -96,7 +96,7 @@ def test_a_thousand_examples():
 
 def test_least_squares_in_disguise_gets_its_curve():
     class Disguise:
-        def __call__(self, xs, ys, queries):
+        def __call__(self, xs, ys, queries):  # an object that knows nothing of layouts
             return SimpleNamespace(query=get_baseline("least_squares").predict(xs, ys, queries))
 
     task = get_task("linear", n_dims=4)

@@ -203,7 +203,8 @@ def test_the_forward_pass_compiles_to_one_graph(mask):
     torch._dynamo.reset()
     model = loud_model(mask, n_layer=2).train()
     prompt = random_prompt(2, 3, 1)
-    explained = torch._dynamo.explain(model.propagate)(*prompt, layout(mask, 3, 1))
+    plan = layout(mask, 3, 1)
+    explained = torch._dynamo.explain(model.propagate)(*prompt, plan, plan.tail(2))
     assert explained.graph_break_count == 0 and explained.graph_count == 1
 
 
@@ -212,7 +213,37 @@ def test_a_causal_mask_takes_the_causal_path(monkeypatch):
     attention = F.scaled_dot_product_attention
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: given.append(k) or attention(*a, **k))
     loud_model("ar")(*random_prompt(1, 3, 1))
-    assert all(k["is_causal"] and k["attn_mask"] is None for k in given) and len(given) == 4
+    causal = [k["is_causal"] and k["attn_mask"] is None for k in given]
+    assert causal == [True, True, True, False], "but for the last layer, of which only some rows are computed"
+
+
+@pytest.mark.parametrize("n_layer", [1, 2, 4])
+@pytest.mark.parametrize("copies", [None, 2, 3])
+@pytest.mark.parametrize("mask", EVERY)
+def test_the_fast_pass_equals_the_plain_one(mask, copies, n_layer):
+    """Rows that are dropped and attention inside pairs change nothing, neither answers nor gradients."""
+    model = loud_model(mask, copies=copies, n_layer=n_layer)
+    for n, m in ((0, 1), (1, 1), (1, 2), (5, 1), (5, 3), (4, 0)):
+        prompt = random_prompt(2, n, m)
+        slow, fast = model(*prompt, hidden=[0]), model(*prompt)
+        torch.testing.assert_close(fast.context, slow.context, rtol=0, atol=1e-10)
+        torch.testing.assert_close(fast.query, slow.query, rtol=0, atol=1e-10)
+        alone = model(*prompt, context=False)
+        assert alone.context is None
+        torch.testing.assert_close(alone.query, slow.query, rtol=0, atol=1e-10)
+        if n and m:
+            grads = [torch.autograd.grad(out.query.sum(), model.read_in.weight)[0] for out in (slow, fast, alone)]
+            torch.testing.assert_close(grads[1], grads[0], rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(grads[2], grads[0], rtol=1e-9, atol=1e-9)
+
+
+def test_work_is_dropped_where_nobody_reads_it():
+    plan = layout("invicl", 4, 1)
+    assert plan.local == 8, "copy 0 sees its own pairs alone"
+    both, queries = plan.tail(12), plan.tail(12, context=False)
+    assert {layer: len(rows) for layer, (rows, _) in both.items()} == {12: 5}
+    assert {layer: len(rows) for layer, (rows, _) in queries.items()} == {12: 1, 11: 9}
+    assert layout("boe", 4, 1).local == 8 and layout("prefix", 4, 1).local == 0
 
 
 def test_an_evaluation_first_does_not_spoil_training():

@@ -44,8 +44,8 @@ def finish(process, timeout=60):
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def train(out, *extra, **settings):
-    return finish(start(out, *extra, **settings))
+def train(out, *extra, timeout=60, **settings):
+    return finish(start(out, *extra, **settings), timeout)
 
 
 def trainer(**settings):
@@ -524,7 +524,7 @@ def test_kill_9_twenty_five_times(tmp_path):
 @pytest.mark.slow
 def test_a_compiled_run_learns_the_same(tmp_path):
     for name, extra in (("eager", ()), ("compiled", ("--compile",))):
-        result = train(tmp_path / name, *extra, lengths="fixed")
+        result = train(tmp_path / name, *extra, lengths="fixed", timeout=600)
         assert result.returncode == 0, result.stderr
     last = [json.loads((tmp_path / n / "metrics.jsonl").read_text().splitlines()[-1]) for n in ("eager", "compiled")]
     assert last[0]["loss"] == pytest.approx(last[1]["loss"], rel=1e-3)
