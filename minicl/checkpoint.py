@@ -53,7 +53,8 @@ def save(run, state, keep=()):
     folder = Path(run, "checkpoints")
     folder.mkdir(exist_ok=True)
     write_atomically(folder / f"step-{state['step']:08d}.pt", buffer.getbuffer())
-    for step, file in list(checkpoints(run).items())[2:]:
+    older = {step: file for step, file in checkpoints(run).items() if step < state["step"]}
+    for step, file in list(older.items())[1:]:
         if step not in keep:
             file.unlink()
 
@@ -64,8 +65,9 @@ def read(file, device="cpu"):
         state = torch.load(file, map_location=device, weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{file}: there is no such file") from None
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        why = "it holds more than tensors" if "weights_only" in str(error).lower() else "it is damaged or foreign"
+    except Exception as error:  # whatever a damaged file makes of the reader
+        unsafe = isinstance(error, pickle.UnpicklingError) and "weights_only" in str(error).lower()
+        why = "it holds more than tensors, or is no checkpoint at all" if unsafe else "it is damaged or foreign"
         raise InputError(f"{file}: not a minicl checkpoint: {why}") from error
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise InputError(f"{file}: not a minicl checkpoint: it lacks the mark {FORMAT!r}")
@@ -97,12 +99,15 @@ def _digest(state):
 
 
 def newest(run, device="cpu"):
-    """The newest whole checkpoint's content, or None; damaged ones are named on standard error and passed over."""
-    for file in checkpoints(run).values():
+    """The newest whole checkpoint's content, or None if there is none yet; damaged ones are named and passed over."""
+    files = checkpoints(run).values()
+    for file in files:
         try:
             return read(file, device)
         except InputError as error:
             print(f"passed over {error}", file=sys.stderr)
+    if files:
+        raise InputError(f"{run}: none of its checkpoints is whole; to start over, move the folder away")
     return None
 
 

@@ -49,6 +49,11 @@ def main(argv=None, command=None):
         parser.error(" ".join(str(error).split()))
     except KeyboardInterrupt:
         return 130
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+            raise
+        print(f"{parser.prog}: not enough memory for this size", file=sys.stderr)
+        return 1
     except OSError as error:
         # Keep the interpreter from complaining again when it closes the pipe or the full disk.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from minicl.audit import dependencies, leaked
-from minicl.errors import InputError, check, choose
+from minicl.errors import InputError, check, check_int, choose
 from minicl.masks import get_strategy, layout
 from minicl.model import ModelConfig
 from minicl.settings import add_flags, check_settings, setting
@@ -33,7 +33,7 @@ class DataConfig:
         "fixed if context predictions train all shorter lengths anyway (a causal mask), else uniform",
         choices=("auto", "fixed", "uniform", "curriculum"),
     )
-    curriculum_steps: int = setting(30_000, "curriculum: steps until prompts are full", least=1)
+    curriculum_steps: int | None = setting(None, "curriculum: steps until prompts are full (15 % of all)", least=1)
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,9 @@ class Config:
         self.task  # noqa: B018  (bad task settings are refused here)
         check(self.train.beta2 < 1, "beta2", self.train.beta2, "a number of at least 0 and below 1")
         check(self.train.decay <= 1, "decay", self.train.decay, "a number from 0 to 1")
-        too_late = [s for s in self.train.keep if not 0 <= s <= self.train.steps]
-        check(not too_late, "keep", too_late, f"steps from 0 to {self.train.steps}")
+        for step in self.train.keep:
+            check_int("keep", step, least=1, most=self.train.steps)
+        check_int("threads", self.machine.threads or 1, least=1, most=1024)
         if self.model.resolved_positions == "absolute":
             most = self.model.max_examples
             check(self.data.examples <= most, "examples", self.data.examples, f"at most max_examples = {most}")
@@ -176,12 +177,11 @@ class Config:
             sha = record["mask_sha256"]
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"config: got something that lacks {error}, allowed: what minicl wrote") from error
-        config = cls.make(**flat)
-        if config.mask_sha256 != sha:
+        if sha is not None and _sha256(flat["mask"]) != sha:  # looked at before anything of it is run
             raise InputError(
-                f"mask {config.model.mask}: its file has changed since the run was trained; the run's folder has a copy"
+                f"mask {flat['mask']}: its file is gone or has changed; the run's folder has a copy, mask.py"
             )
-        return config
+        return cls.make(**flat)
 
     def differences(self, other):
         """In words, where two configs would train different models; [] if nowhere."""
@@ -201,7 +201,14 @@ def _pin(mask):
     if not isinstance(mask, str) or ".py:" not in mask:
         return mask, None
     path, _, name = mask.rpartition(":")
-    return f"{Path(path).resolve()}:{name}", hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return f"{Path(path).resolve()}:{name}", _sha256(mask)
+
+
+def _sha256(mask):
+    try:
+        return hashlib.sha256(Path(mask.rpartition(":")[0]).read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def add_config_flags(parser, preset):

@@ -62,7 +62,7 @@ def script(draw, description):
         records = [record for name in args.json for record in _read(name)]
         try:
             figure = draw(records)
-        except (KeyError, TypeError, IndexError, ValueError) as error:
+        except (KeyError, TypeError, IndexError, ValueError, ZeroDivisionError, AttributeError) as error:
             raise InputError(f"{', '.join(args.json)}: not the records of this picture: {error!r}") from error
         save(figure, args.out)
     except InputError as error:

@@ -14,10 +14,11 @@ def check(ok, what, given, allowed):
         raise InputError(f"{what}: got {given}, allowed: {allowed}")
 
 
-def check_int(what, given, least):
-    """`given` must be a whole number of at least `least`."""
-    ok = isinstance(given, int) and not isinstance(given, bool) and given >= least
-    check(ok, what, repr(given), f"a whole number of at least {least}")
+def check_int(what, given, least, most=2**62):
+    """`given` must be a whole number of at least `least`, and one that 64 bits hold."""
+    ok = isinstance(given, int) and not isinstance(given, bool) and least <= given <= most
+    limit = f"of at least {least}" if most == 2**62 else f"from {least} to {most}"
+    check(ok, what, repr(given), f"a whole number {limit}")
 
 
 def check_number(what, given, least=0.0, above=False):

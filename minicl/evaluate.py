@@ -4,6 +4,7 @@ Every model and baseline of a task answers the same seeded prompts, so differenc
 run's folder under a name made of everything that produced it: the same evaluation is read, another one is added.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -63,13 +64,13 @@ class Prompts:
         return task.sample(self.prompts, max(lengths) + 1, self.seed, shift=self.shift), lengths
 
 
-def squared_errors(method, task, prompts, device="cpu"):
+def squared_errors(method, task, prompts):
     """(prompts, lengths) squared errors over the normaliser, of a model or a baseline; and the lengths."""
     p, lengths = prompts.of(task)
     if hasattr(method, "curve"):
         answer = method.curve(p.xs, p.ys, p.queries)[:, lengths]
     else:
-        answer = answers(method, *(t.to(device) for t in (p.xs, p.ys, p.queries)), lengths).cpu()
+        answer = answers(method, p.xs, p.ys, p.queries, lengths)
     errors = (answer - p.targets[:, lengths]).square() / get_shift(prompts.shift).normaliser(task)
     return errors.double().numpy(), lengths
 
@@ -102,10 +103,10 @@ class Store:
         digest = hashlib.sha256(json.dumps({"version": VERSION, **key}, sort_keys=True).encode()).hexdigest()[:16]
         name = f"{key['method']}-{key.get('step', 'baseline')}-{key['shift']}-{digest}"
         files = [self.folder / f"{name}{end}" for end in (".json", ".npy")]
-        try:
-            return json.loads(files[0].read_text(encoding="utf-8")), numpy.load(files[1])
-        except (OSError, ValueError, EOFError):
-            pass
+        with contextlib.suppress(OSError, ValueError, EOFError, KeyError, TypeError):
+            result, errors = json.loads(files[0].read_text(encoding="utf-8")), numpy.load(files[1])
+            if errors.shape[1:] == (len(result["mean"]),):
+                return result, errors
         result, errors = compute()
         buffer = io.BytesIO()
         numpy.save(buffer, errors.astype(numpy.float32))
@@ -133,70 +134,98 @@ def label(config):
 class Evaluation:
     """Run folders, and what is to be measured on them."""
 
-    def __init__(self, runs, shifts, most, which, baselines, prompts, seed, lengths=None, device="cpu"):
+    def __init__(
+        self, runs, shifts=("none",), most=None, which="last", baselines="auto", prompts=1280, seed=0, lengths=None
+    ):
         check_int("prompts", prompts, least=2)
         check_int("seed", seed, least=0)
-        self.runs = {str(run): checkpoint.read_config(run) for run in runs}
-        self.shifts, self.baselines, self.device = shifts, baselines, device
-        self.steps = {run: self._steps(run, which) for run in self.runs}
+        runs = {Path(run).resolve(): str(run) for run in reversed(runs)}  # each folder once, however it is written
+        self.runs = {run: checkpoint.read_config(run) for run in reversed(runs.values())}
+        self.baselines = baselines
+        self.files = {run: self._files(run, which) for run in self.runs}
         self.prompts = {}
         for run, config in self.runs.items():
-            N = most(config.data.examples)
-            wanted = tuple(range(N + 1)) if lengths is None else lengths
-            limit = config.model.max_examples if config.model.resolved_positions == "absolute" else max(wanted)
-            what = f"max-examples for {run}"
-            check(max(wanted) <= limit, what, max(wanted), f"at most {limit}: its absolute positions end there")
+            wanted = lengths or tuple(range(self._longest(run, config, most) + 1))
+            self._check_positions(run, config, max(wanted))
             self.prompts[run] = [Prompts(shift, wanted, prompts, seed) for shift in shifts]
 
     @staticmethod
-    def _steps(run, which):
-        steps = sorted(checkpoint.checkpoints(run))
-        if not steps:
+    def _longest(run, config, most):
+        """2.5 times the training length unless told otherwise, and then no more than there are positions for."""
+        if most is not None:
+            return most(config.data.examples)
+        usual = int(2.5 * config.data.examples)
+        absolute = config.model.resolved_positions == "absolute"
+        return min(usual, config.model.max_examples) if absolute else usual
+
+    @staticmethod
+    def _check_positions(run, config, longest):
+        if config.model.resolved_positions == "absolute":
+            most = config.model.max_examples
+            what = f"max-examples for {run}"
+            check(longest <= most, what, longest, f"at most {most}: its absolute positions end there")
+
+    @staticmethod
+    def _files(run, which):
+        """{step: file} of the checkpoints that are asked for; the last one that is whole, for `last`."""
+        files = dict(sorted(checkpoint.checkpoints(run).items()))
+        if not files:
             raise InputError(f"{run}: has no checkpoint yet")
-        if which in ("last", "all"):
-            return steps if which == "all" else steps[-1:]
+        if which == "last":
+            step = checkpoint.newest(run)["step"]
+            return {step: files[step]}
+        if which == "all":
+            return files
         for step in which:
-            check(step in steps, f"checkpoints of {run}", step, ", ".join(map(str, steps)))
-        return list(which)
+            check(step in files, f"checkpoints of {run}", step, ", ".join(map(str, files)))
+        return {step: files[step] for step in which}
 
     def results(self):
-        """[(record, errors)] of every run × step × shift, then of the baselines of every task × shift."""
+        """[(record, errors)] of every run × step × shift, then of the baselines of every task × shift.
+
+        What makes no sense (a shift for this task, a baseline for this size) or is gone is left out, and named.
+        """
         found, done = [], set()
         for run, config in self.runs.items():
-            for step in self.steps[run]:
-                loaded = functools.cache(functools.partial(checkpoint.load, run, step, self.device))
+            for step, file in self.files[run].items():
+                loaded = functools.cache(functools.partial(checkpoint.load, file))
                 for prompts in self.prompts[run]:
-                    found.append(self._model(run, config, step, prompts, loaded))
+                    with _left_out():
+                        found.append(self._model(run, config, step, file, prompts, loaded))
         for run, config in self.runs.items():
             for prompts in self.prompts[run]:
                 for name in self._baselines(config.task, prompts.shift):
                     if (key := (config.task, prompts, name)) not in done:
                         done.add(key)
-                        found.append(self._baseline(run, config.task, prompts, name))
+                        with _left_out():
+                            found.append(self._baseline(run, config.task, prompts, name))
+        if not any(result["run"] for result, _ in found):
+            raise InputError("nothing could be evaluated")
         return found
 
-    def _model(self, run, config, step, prompts, loaded):
-        key = {**dataclasses.asdict(prompts), "step": step, "method": label(config)}
-        key["weights"] = _file_hash(checkpoint.checkpoints(run)[step])
+    def _model(self, run, config, step, file, prompts, loaded):
+        key = {**dataclasses.asdict(prompts), "step": step, "method": label(config), "task": _settings(config.task)}
+        key["weights"] = _file_hash(file)
 
         def compute():
             _progress(f"{run} step {step}, {prompts.shift}")
-            errors, lengths = squared_errors(loaded(), config.task, prompts, self.device)
+            errors, lengths = squared_errors(loaded(), config.task, prompts)
             more = {"train_seed": config.train.seed, "trained_on": config.data.examples, "task": config.data.task}
-            return record(run, step, prompts, label(config), lengths, errors, **more), errors
+            return record(
+                run, step, prompts, label(config), lengths, errors, n_dims=config.model.n_dims, **more
+            ), errors
 
         result, errors = Store(Path(run, "evaluation")).get(key, compute)
         return {**result, "run": run}, errors
 
     def _baseline(self, run, task, prompts, name):
-        settings = {"task": task.name, **dataclasses.asdict(task)}
-        key = {**dataclasses.asdict(prompts), "method": name, "task": settings}
+        key = {**dataclasses.asdict(prompts), "method": name, "task": _settings(task)}
 
         def compute():
             _progress(f"{name}, {prompts.shift}")
             more = {"task": task, "shift": prompts.shift} if name == "optimal" else {}
             errors, lengths = squared_errors(get_baseline(name, **more), task, prompts)
-            return record(None, None, prompts, name, lengths, errors, task=task.name), errors
+            return record(None, None, prompts, name, lengths, errors, n_dims=task.n_dims, task=task.name), errors
 
         return Store(Path(run, "evaluation")).get(key, compute)
 
@@ -204,23 +233,29 @@ class Evaluation:
         if self.baselines != "auto":
             return self.baselines
         names = USUAL.get(task.name, ("knn",))
-        if task.name == "linear" and shift in ("noise", "label_noise"):
+        if task.name == "linear" and (shift in ("noise", "label_noise") or task.bias):
             names = ("optimal", *names)
-        if "greedy_tree" in names and not _has_sklearn():
-            print("left out greedy_tree: it needs scikit-learn: pip install 'minicl[trees]'", file=sys.stderr)
-            names = tuple(n for n in names if n != "greedy_tree")
         return names
 
 
-def _has_sklearn():
-    from importlib.util import find_spec
+def _settings(task):
+    return {"task": task.name, **dataclasses.asdict(task)}
 
-    return find_spec("sklearn") is not None
+
+@contextlib.contextmanager
+def _left_out():
+    try:
+        yield
+    except InputError as error:
+        print(f"left out: {error}", file=sys.stderr)
 
 
 @functools.cache
 def _file_hash(file):
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise InputError(f"{file}: it is gone (a run that is still training replaces its checkpoints)") from None
 
 
 def _progress(text):
@@ -256,7 +291,7 @@ def over_seeds(results, runs):
 def add_arguments(parser):
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
     parser.add_argument("--shifts", default="none", help=f"all, none, or names: {', '.join(SHIFTS)} (none)")
-    parser.add_argument("--max-examples", default="2.5x", metavar="N", help="longest context (2.5x training's)")
+    parser.add_argument("--max-examples", metavar="N", help="longest context (2.5x training's)")
     parser.add_argument("--lengths", metavar="N,N,…", help="only these numbers of examples, instead of all from 0")
     parser.add_argument("--checkpoints", default="last", metavar="STEPS", help="last, all, or steps (last)")
     parser.add_argument("--baselines", default="auto", metavar="NAMES", help="auto, none, or names (auto)")
@@ -277,7 +312,7 @@ def run(args):
     evaluation = Evaluation(
         args.runs,
         _shifts(args.shifts),
-        _longest(args.max_examples),
+        None if args.max_examples is None else _longest(args.max_examples),
         args.checkpoints if args.checkpoints in ("last", "all") else _numbers("checkpoints", args.checkpoints),
         "auto" if args.baselines == "auto" else _baselines(args.baselines),
         args.prompts,
@@ -291,8 +326,9 @@ def run(args):
             draw.save(draw.order(records), args.plot)
         return 0
     results = evaluation.results()
-    records = [r for r, _ in results] + over_seeds(results, evaluation.runs)
-    print(json.dumps(records) if args.json else table(results))
+    spread = over_seeds(results, evaluation.runs)
+    records = [r for r, _ in results] + spread
+    print(json.dumps(records) if args.json else table(results, spread))
     if args.plot is not None:
         draw.save(draw.curves(records), args.plot)
     return 0
@@ -301,9 +337,9 @@ def run(args):
 def _order(evaluation, args):
     """A record of order sensitivity for every run and step."""
     for run, config in evaluation.runs.items():
-        for step in evaluation.steps[run]:
-            model = checkpoint.load(run, step)
-            settings = (min(args.prompts, 256), args.permutations, args.tolerance, args.seed)
+        for step, file in evaluation.files[run].items():
+            model = checkpoint.load(file)
+            settings = (args.prompts, args.permutations, args.tolerance, args.seed)
             found = order.sensitivity(model, config.task, config.data.examples, *settings)
             own = {"positions": config.model.resolved_positions, "train_seed": config.train.seed}
             yield {"run": run, "step": step, "method": label(config), **own, **found}
@@ -328,6 +364,7 @@ def _shifts(text):
     """`all` is all of them after none; `none` none but the training distribution, which is always there."""
     if text in ("all", "none"):
         return tuple(SHIFTS) if text == "all" else ("none",)
+    check(_names(text), "shifts", repr(text), f"all, none, or names: {', '.join(SHIFTS)}")
     return tuple(choose("shifts", name, tuple(SHIFTS), also=", all") for name in _names(text))
 
 
@@ -357,25 +394,37 @@ def _longest(text):
     return lambda length: max(1, int(number * length)) if text.endswith("x") else int(number)
 
 
-def table(results):
-    """Errors at the training length, at the longest, and their mean over lengths, for each task and shift."""
+def table(results, spread=()):
+    """Errors at the training length, at the longest, and their mean over lengths, for prompts that are the same."""
     groups = defaultdict(list)
     for result, errors in results:
-        groups[(result["task"], result["shift"])].append((result, errors))
+        groups[tuple(str(result[k]) for k in ("task", "n_dims", "shift", "prompts", "seed"))].append((result, errors))
     lines = []
-    for (task, shift), members in groups.items():
+    for (task, n_dims, shift, *_), members in groups.items():
         models = [m for m in members if m[0]["run"] is not None]
-        at = dict.fromkeys((models[0][0]["trained_on"], max(models[0][0]["lengths"])))  # training's length, the longest
-        rows = [["", *(f"{n} examples" for n in at), "mean over lengths"]]
+        if not models:
+            continue
+        common = sorted(set.intersection(*(set(result["lengths"]) for result, _ in models)))
+        at = dict.fromkeys(n for n in (min(r["trained_on"] for r, _ in models), common[-1]) if n in common)
+        rows = [["", *(f"{n} examples" for n in at), f"mean over {common[0]}–{common[-1]}"]]
         for result, errors in members:
             name = result["method"] + ("" if result["run"] is None else f" ({result['run']}, step {result['step']})")
             cells = [_cell(result, result["lengths"].index(n)) if n in result["lengths"] else "–" for n in at]
-            low, high = bootstrap(errors.mean(1, keepdims=True))[:, 0]
-            rows.append([name, *cells, _interval(errors.mean(), low, high)])
+            mean = _over(result, errors, common)
+            rows.append([name, *cells, _interval(mean.mean(), *bootstrap(mean[:, None])[:, 0])])
+        for group in (r for r in spread if r["runs"][0] in {m["run"] for m, _ in models} and r["shift"] == shift):
+            name = f"{group['method']}, range over {len(group['runs'])} seeds"
+            rows.append([name, *(_cell(group, group["lengths"].index(n)) for n in at), ""])
         if len(models) > 1:
-            rows.append(["least error", *(_winner(models, n) for n in [*at, None])])
-        lines += [f"{task}, shift {shift}: {get_shift(shift).summary}", *_columns(rows), ""]
+            rows.append(["least error", *(_winner(models, [n]) for n in at), _winner(models, common)])
+        title = f"{task} in {n_dims} dimensions, shift {shift}: {get_shift(shift).summary}"
+        lines += [title, *_columns(rows), ""]
     return "\n".join([*lines, "90 % intervals over prompts in brackets; an error of 1 is that of answering 0"])
+
+
+def _over(result, errors, lengths):
+    """(prompts,) mean error over some lengths."""
+    return errors[:, [result["lengths"].index(n) for n in lengths if n in result["lengths"]]].mean(1)
 
 
 def _columns(rows):
@@ -391,18 +440,11 @@ def _interval(mean, low, high):
     return f"{mean:.3g} ({low:.3g}–{high:.3g})" if mean > 1e-6 else "0"
 
 
-def _winner(models, length):
-    """The model with the least error, if the paired 90 % interval of its lead over the next one excludes zero."""
-
-    def column(result, errors):
-        return errors.mean(1) if length is None else errors[:, result["lengths"].index(length)]
-
-    if length is not None and any(length not in result["lengths"] for result, _ in models):
-        return "–"
-    ranked = sorted(models, key=lambda m: column(*m).mean())
-    lead = column(*ranked[1]) - column(*ranked[0])
-    low, _ = bootstrap(lead[:, None])[:, 0]
+def _winner(models, lengths):
+    """The model with the least mean error over `lengths`, if the paired 90 % interval of its lead excludes zero."""
+    ranked = sorted(models, key=lambda m: _over(*m, lengths).mean())
+    lead = _over(*ranked[1], lengths) - _over(*ranked[0], lengths)
     best = ranked[0][0]
     alike = len({r["method"] for r, _ in models}) < len(models)
-    name = f"{best['method']} {best['run']} {best['step']}" if alike else best["method"]
-    return name if low > 0 else "undecided"
+    name = f"{best['method']} ({best['run']}, step {best['step']})" if alike else best["method"]
+    return name if bootstrap(lead[:, None])[0, 0] > 0 else "undecided"

@@ -228,7 +228,7 @@ def layout(mask, n, m, positions=None, copies=None, device="cpu"):
 MOST_TOKENS = 20_000  # 400 MB of mask
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=64)
 @torch.inference_mode(False)  # what is built during an evaluation must also serve a later backward pass
 def _layout(strategy, n, m, positions, copies, device):
     tokens = _tokens(n, m, copies, device)

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy
 import torch
 
 from minicl.errors import check_int, check_number
@@ -33,13 +32,4 @@ def sensitivity(model, task, n, prompts=256, permutations=16, tolerance=0.1, see
         "tolerance": tolerance,
         "permutations": permutations,
         "examples": n,
-    }
-
-
-def across(rows):
-    """Mean and range of each figure over runs that differ in their seed alone."""
-    return {
-        name: {"mean": float(numpy.mean(v)), "low": min(v), "high": max(v)}
-        for name in ("spread", "frequency", "error")
-        for v in [[row[name] for row in rows]]
     }

@@ -13,7 +13,7 @@ import torch
 from minicl import checkpoint
 from minicl.baselines import get_baseline
 from minicl.errors import check, check_int
-from minicl.evaluate import _columns, _longest, _numbers, bootstrap, label
+from minicl.evaluate import Evaluation, _columns, _longest, _numbers, bootstrap, label
 from minicl.model import Transformer
 
 RIDGE = tuple(10.0**e for e in range(-9, 5))  # times the mean eigenvalue of the features' covariance
@@ -116,7 +116,7 @@ def probe(model, untrained, task, n, layers, prompts=2048, fit="ridge"):
 def add_arguments(parser):
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
     parser.add_argument("--layers", metavar="N,N,…", help="layers; 0 is the embedding (quarters of the depth)")
-    parser.add_argument("--max-examples", default="2.5x", metavar="N", help="longest context (2.5x training's)")
+    parser.add_argument("--max-examples", metavar="N", help="longest context (2.5x training's)")
     parser.add_argument("--lengths", metavar="N,N,…", help="only these numbers of examples, instead of all from 0")
     parser.add_argument("--step", type=int, help="checkpoint (the last)")
     parser.add_argument("--prompts", type=int, default=2048, help="prompts to fit on (2048)")
@@ -138,11 +138,9 @@ def run(args):
             _numbers("layers", args.layers) if args.layers else sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
         )
         check(max(layers) <= depth, "layers", max(layers), f"0 to {depth}")
-        longest = _longest(args.max_examples)(config.data.examples)
+        longest = Evaluation._longest(folder, config, args.max_examples and _longest(args.max_examples))
         lengths = _numbers("lengths", args.lengths) if args.lengths else range(longest + 1)
-        if config.model.resolved_positions == "absolute":
-            most = config.model.max_examples
-            check(max(lengths) <= most, f"max-examples for {folder}", max(lengths), f"at most {most}")
+        Evaluation._check_positions(folder, config, max(lengths))
         model = checkpoint.load(folder, args.step)
         torch.manual_seed(config.train.seed + 1)
         untrained = Transformer(config.model).eval()

@@ -24,7 +24,8 @@ def prompt_size(config, step):
         digest = hashlib.blake2b(repr((config.train.seed, step)).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") % (data.examples + 1), d
     if data.lengths == "curriculum":
-        stage = min(STAGES, STAGES * step // data.curriculum_steps)
+        whole = data.curriculum_steps or max(1, round(0.15 * config.train.steps))
+        stage = min(STAGES, STAGES * step // whole)
         share = 1 / 4 + 3 / 4 * stage / STAGES
         return max(1, round(data.examples * share)), max(1, round(d * share))
     return data.examples, d

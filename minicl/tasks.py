@@ -46,6 +46,10 @@ class Task:
         """The mean square of y, which makes every curve start near 1."""
         return float(self.n_dims)
 
+    def scaled_normaliser(self, factor):
+        """The same for inputs that are `factor` times as large."""
+        return self.normaliser * factor ** (2 * self.degree)
+
     def function(self, random):
         """Draw a function for every prompt: a callable from (B, n, d) to (B, n)."""
         raise TypeError(f"{type(self).__name__} does not say how to draw a function")
@@ -94,6 +98,9 @@ class Linear(Task):
     @property
     def normaliser(self):
         return float(self.n_dims + self.bias)
+
+    def scaled_normaliser(self, factor):
+        return self.n_dims * factor**2 + self.bias
 
     def function(self, random):
         w = random.normal("w", self.n_dims)
@@ -261,7 +268,7 @@ class Scale(Shift):
         return scaled, scaled
 
     def normaliser(self, task):
-        return task.normaliser * self.factor ** (2 * task.degree)
+        return task.scaled_normaliser(self.factor)
 
 
 @SHIFTS("scale_y")

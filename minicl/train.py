@@ -21,6 +21,7 @@ from tqdm import tqdm
 from minicl import checkpoint
 from minicl.config import Config, add_config_flags
 from minicl.errors import InputError, check
+from minicl.masks import layout
 from minicl.model import Transformer
 from minicl.schedule import learning_rate, prompt_size
 
@@ -163,13 +164,16 @@ class Training:
             "step": self.step,
             "logged": self.logged,
             "seconds": self.seconds,
-            "loss_sum": self.loss_sum,
+            "loss_sum": self.devices.total(self.loss_sum.clone()) / self.devices.world,
             "updates": self.updates,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
 
     def restore(self, state):
+        rows = self.config.differences(Config.from_json(state["config"]))
+        if rows:
+            raise InputError(f"the checkpoint of step {state['step']} was saved with other settings: {'; '.join(rows)}")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.loss_sum.copy_(state["loss_sum"])
@@ -218,8 +222,9 @@ def _loop(training, out, devices, stop):
     keep = {*config.keep, steps}
 
     def save():
+        state = training.state()  # on all processes: they add up their losses for it
         if devices.first:
-            checkpoint.save(out, training.state(), keep)
+            checkpoint.save(out, state, keep)
 
     with progress:
         if training.step:
@@ -275,13 +280,12 @@ def _folder(config, out):
     """Make or check the run folder, and hold it."""
     if out.exists() and not out.is_dir():
         raise InputError(f"out: got {out}, which is a file, allowed: a folder")
-    fresh = not out.exists() or {f.name for f in out.iterdir()} <= {".lock"}
-    if not fresh and not (out / "config.json").exists():
+    if out.exists() and not (out / "config.json").exists() and any(not f.name.startswith(".") for f in out.iterdir()):
         raise InputError(f"out: got {out}, which is not empty and no run folder, allowed: a new folder or a run's")
     try:
         out.mkdir(parents=True, exist_ok=True)
         with checkpoint.lock(out):
-            if fresh:
+            if not (out / "config.json").exists():
                 text = json.dumps(config.to_json(), indent=1)
                 checkpoint.write_atomically(out / "config.json", text.encode())
                 if config.mask_sha256:
@@ -398,11 +402,16 @@ def _greeting(training):
 
 def flops(config, n):
     """Multiply-adds ×2 of one update with n examples: forward, and twice that backward."""
-    model = config.model
-    T = 2 * n * model.resolved_copies + config.data.queries
-    layer = 24 * T * model.n_embd**2 + 4 * T * T * model.n_embd
-    ends = 2 * T * model.n_embd * (model.n_dims + 1)
-    return 3 * config.train.batch_size * (model.n_layer * layer + ends)
+    model, E = config.model, config.model.n_embd
+    plan = layout(model.mask, n, config.data.queries, model.positions, model.copies)
+    tail = plan.tail(model.n_layer, config.on_context)
+    present, total = len(plan.mask), 2 * len(plan.mask) * E * model.n_dims
+    for layer in range(1, model.n_layer + 1):
+        rows = len(tail[layer][0]) if layer in tail else present
+        dense = rows if layer in tail or plan.causal else rows - plan.local
+        total += 2 * E * E * (rows + 2 * present + rows + 8 * rows) + 4 * dense * present * E
+        present = rows
+    return 3 * config.train.batch_size * (total + 2 * present * E)
 
 
 def dry_run(config, measured=5):

@@ -56,6 +56,17 @@ def test_least_squares_equals_numpy(n):
     numpy.testing.assert_allclose(answer, numpy.stack(expected), rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["noisy_linear", "relu_2nn"])
+def test_least_squares_on_a_subspace_with_labels_that_do_not_fit(name):
+    """Here rounding decides what is inside the span, and what it decides must not matter."""
+    p = get_task(name, n_dims=20).sample(200, 41, seed=0, shift="half_subspace")
+    baseline = get_baseline("least_squares")
+    curve = baseline.curve(p.xs, p.ys, p.queries)
+    for n in (9, 10, 11, 20, 40):
+        at_once = baseline.predict(p.xs[:, :n], p.ys[:, :n], p.queries[:, n : n + 1])[:, 0]
+        torch.testing.assert_close(curve[:, n], at_once, rtol=1e-3, atol=1e-3)
+
+
 def test_least_squares_on_a_subspace_and_on_repeated_examples():
     """Inputs that add nothing new are where a recursive pseudo-inverse goes wrong first."""
     task = get_task("linear", n_dims=10)

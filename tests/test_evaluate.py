@@ -16,11 +16,12 @@ from conftest import EVERY, assert_one_line, loud_model, random_prompt
 
 from minicl import Regressor, curves, draw, order, probe
 from minicl.baselines import get_baseline
+from minicl.checkpoint import checkpoints, read, save
 from minicl.config import Config
-from minicl.evaluate import Prompts, Store, bootstrap, squared_errors
+from minicl.evaluate import Prompts, Store, _winner, bootstrap, squared_errors
 from minicl.masks import Strategy
 from minicl.model import ModelConfig, Transformer
-from minicl.tasks import get_task
+from minicl.tasks import SHIFTS, get_task
 from minicl.train import train
 
 ROOT = Path(__file__).parent.parent
@@ -87,11 +88,23 @@ def test_a_mask_that_counts_its_examples_takes_no_shortcut():
     )
 
 
-def test_a_thousand_examples():
-    for mask in ("boe", "invicl", "prefix"):
-        model = loud_model(mask, n_layer=1, n_head=1, n_embd=8)
-        answer = curves.answers(model, *random_prompt(2, 1001, 1001), [0, 1000])
-        assert answer.shape == (2, 2) and answer.isfinite().all()
+def test_a_thousand_examples_in_bounded_memory():
+    """In a process of its own, which says how much memory it held at most."""
+    code = """
+import resource, sys; sys.path.insert(0, sys.argv[1])
+from conftest import loud_model, random_prompt
+from minicl.curves import answers
+for mask in ("boe", "invicl", "prefix"):
+    model = loud_model(mask, n_layer=1, n_head=1, n_embd=8)
+    lengths = list(range(0, 1001, 50 if mask == "invicl" else 250))
+    answer = answers(model, *random_prompt(3, 1001, 1001), lengths)
+    assert answer.shape == (3, len(lengths)) and answer.isfinite().all()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT / "tests")], capture_output=True, text=True, check=True
+    )
+    assert float(result.stdout) < 2.5, "GiB"
 
 
 def test_least_squares_in_disguise_gets_its_curve():
@@ -203,15 +216,56 @@ def test_a_folder_that_cannot_be_written_to(cli, run, tmp_path):
 
 def test_the_table_names_a_winner_only_when_it_is_clear(cli, runs):
     text = cli("evaluate", runs / "ar", runs / "invicl", "--prompts", 60).stdout
-    assert "4 examples" in text and "10 examples" in text and "mean over lengths" in text and "least error" in text
+    assert "4 examples" in text and "10 examples" in text and "mean over 0–10" in text and "least error" in text
     store = Store("/nonexistent")
     assert store.get({"method": "m", "shift": "none"}, lambda: ({"a": 1}, numpy.zeros(2)))[0] == {"a": 1}
+
+
+def test_a_winner_must_lead_by_more_than_chance():
+    random = numpy.random.default_rng(0)
+    base = random.exponential(size=(200, 1))
+    noise = random.normal(size=(200, 1))
+
+    def models(**errors):
+        return [({"method": name, "run": name, "step": 1, "lengths": [4]}, e) for name, e in errors.items()]
+
+    assert _winner(models(far=base + 1, best=base, near=base + 0.1 + 0.01 * noise), [4]) == "best"
+    assert _winner(models(far=base + 1, best=base, near=base + 0.01 + noise), [4]) == "undecided"
+    assert _winner(models(good=base, bad=base + 1), [4]) == "good"
+
+
+def test_other_weights_are_another_result(cli, run):
+    first = json.loads(cli("evaluate", run, "--prompts", 20, "--baselines", "none", "--json").stdout)
+    state = read(next(iter(checkpoints(run).values())))
+    state["model"]["read_out.bias"] += 1
+    save(run, state)
+    second = json.loads(cli("evaluate", run, "--prompts", 20, "--baselines", "none", "--json").stdout)
+    assert first[0]["step"] == second[0]["step"] and first[0]["mean"] != second[0]["mean"]
+
+
+def test_what_makes_no_sense_is_left_out_and_named(cli, run):
+    result = cli("evaluate", run, "--shifts", "all", "--prompts", 20, "--lengths", "3,7", "--json")
+    assert result.returncode == 0 and "left out: lengths under shift orthogonal_query" in result.stderr
+    assert {r["shift"] for r in json.loads(result.stdout)} == set(SHIFTS) - {"orthogonal_query"}
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(cli, run):
+    newest = next(iter(checkpoints(run).values()))
+    newest.write_bytes(b"torn")
+    result = cli("evaluate", run, "--prompts", 20, "--baselines", "none", "--json")
+    assert json.loads(result.stdout)[0]["step"] == 20 and "passed over" in result.stderr
+
+
+def test_a_folder_named_twice_is_one_run(cli, run):
+    records = json.loads(cli("evaluate", run, f"{run}/", "--prompts", 20, "--baselines", "none", "--json").stdout)
+    assert len(records) == 1
 
 
 @pytest.mark.parametrize(
     "argv, words",
     [
         (["gone"], ("gone", "no such folder")),
+        (["run", "--shifts", ","], ("shifts", "','")),
         (["."], ("not a run folder", "no config.json")),
         (["run", "--shifts", "nois"], ("shifts", "nois", "did you mean noise?", "half_subspace")),
         (["run", "--max-examples", "0"], ("max-examples", "'0'", "above 0")),
@@ -249,6 +303,22 @@ def test_order_sensitivity():
     still = {key for key, value in spread.items() if value < 1e-5}
     assert still == {(m, "symmetric") for m in ("prefix", "boe", "saicl", "invicl", "offdiagonal")}
     assert all(value > 1e-3 for key, value in spread.items() if key not in still)
+
+
+def test_order_sensitivity_by_hand():
+    """A model that answers with the first label of its context."""
+    task = get_task("linear", n_dims=3)
+
+    def first_label(xs, ys, queries):
+        return SimpleNamespace(query=ys[:, :1])
+
+    found = order.sensitivity(first_label, task, 5, prompts=2000, permutations=60, tolerance=0.5)
+    p = task.sample(2000, 6, 0)
+    scale = 3**0.5
+    assert found["spread"] == pytest.approx(float(p.ys[:, :5].var(1, unbiased=False).mean().sqrt()) / scale, rel=0.03)
+    moved = ((p.ys[:, :5] - p.ys[:, :1]).abs() / scale > 0.5).float().mean()
+    assert found["frequency"] == pytest.approx(float(moved), abs=0.01)
+    assert found["error"] == pytest.approx(float((p.ys[:, 0] - p.targets[:, 5]).square().mean() / 3), rel=1e-4)
 
 
 def test_order_command(cli, runs, tmp_path):
@@ -311,6 +381,8 @@ def test_probe_command(cli, runs, tmp_path):
     records = json.loads(result.stdout)
     kinds = {(r["probe"], r["layer"], r["examples"]) for r in records}
     assert {("model", None, 4), ("target", 2, 4), ("untrained", 0, 0), ("shuffled", 2, 0), ("weights", 2, 4)} <= kinds
+    at = {(r["probe"], r["layer"], r["examples"]): r["mean"] for r in records}
+    assert at["target", 2, 4] != at["untrained", 2, 4]
     assert (tmp_path / "p.png").exists()
     assert "layer" in cli("probe", runs / "ar", "--lengths", "4", "--prompts", 64, "--fit", "gradient").stdout
     assert_one_line(cli("probe", runs / "ar", "--layers", "3"), "layers", "3", "0 to 2")

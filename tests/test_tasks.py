@@ -153,6 +153,18 @@ def test_scale():
     assert get_shift("scale").normaliser(get_task("linear")) == 180
     assert get_shift("scale").normaliser(get_task("quadratic")) == 20 * 81
     assert get_shift("scale").normaliser(get_task("decision_tree")) == 1
+    assert get_shift("scale").normaliser(get_task("linear", n_dims=2, bias=True)) == 19
+
+
+def test_quadratic_and_network_values_by_hand():
+    x = get_task("quadratic", n_dims=3).sample(4, 5, seed=2)
+    w = Random(2, 4).normal("w", 3)
+    torch.testing.assert_close(x.ys, (x.xs**2 * w[:, None]).sum(-1) / 3**0.5)
+    task = get_task("relu_2nn", n_dims=3, hidden=7)
+    x = task.sample(4, 5, seed=2)
+    W, v = Random(2, 4).normal("W", 3, 7), Random(2, 4).normal("v", 7)
+    expected = torch.stack([torch.relu(x.xs[b] @ W[b]) @ v[b] for b in range(4)]) * (2 / 7) ** 0.5
+    torch.testing.assert_close(x.ys, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("d", [20, 5, 2])
