@@ -101,41 +101,145 @@ def _resident(reset=False):
     return 1024 * int(re.search(r"VmHWM:\s*(\d+)", status)[1])
 
 
+def _stepper(mask, args):
+    """A call that does one training update: forward, backward and optimiser, on a fixed batch."""
+    model = _model(mask, args).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    xs, ys, queries = _prompt(args)
+
+    def step():
+        out = model(xs, ys, queries)
+        _descend(torch.cat([out.context, out.query], dim=1), optimizer, args)
+
+    return step
+
+
+def _descend(answers, optimizer, args):
+    answers.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if args["device"] == "cuda":
+        torch.cuda.synchronize()
+
+
+def _hugging_face(args):
+    """The same update of Hugging Face's GPT-2 between the read-in and read-out of the 2022 code; None without it."""
+    try:
+        from transformers import GPT2Config, GPT2Model
+    except ImportError:
+        return None
+    E, d, n = args["n_embd"], args["n_dims"], args["examples"]
+    config = GPT2Config(
+        n_positions=2 * n + 1, n_embd=E, n_layer=args["n_layer"], n_head=args["n_head"],
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+    )  # fmt: skip
+    parts = torch.nn.ModuleList([torch.nn.Linear(d, E), GPT2Model(config), torch.nn.Linear(E, 1)]).to(args["device"])
+    optimizer = torch.optim.Adam(parts.parameters(), lr=1e-4)
+    xs, ys, queries = _prompt(args)
+
+    def step():
+        labels = torch.cat([ys[..., None], torch.zeros(*ys.shape, d - 1, device=ys.device)], dim=2)
+        tokens = torch.cat([torch.stack([xs, labels], dim=2).flatten(1, 2), queries], dim=1)
+        hidden = parts[1](inputs_embeds=parts[0](tokens)).last_hidden_state
+        _descend(parts[2](hidden)[:, ::2, 0], optimizer, args)
+
+    return step
+
+
+def _multiply(args, repeats=20):
+    """A call that only multiplies matrices as large as a layer's, and the FLOPs that it takes."""
+    rows, E = args["batch_size"] * (2 * args["examples"] + 1), args["n_embd"]
+    a, b = torch.randn(rows, E, device=args["device"]), torch.randn(E, 4 * E, device=args["device"])
+
+    def call():
+        for _ in range(repeats):
+            a @ b
+        if args["device"] == "cuda":
+            torch.cuda.synchronize()
+
+    return call, repeats * 2 * rows * E * 4 * E
+
+
+def training(args):
+    """Records of the throughput rows: ratios of training steps, and shares of the machine's own multiply rate."""
+    from minicl.config import Config
+    from minicl.train import flops
+
+    steps = {mask: _stepper(mask, args) for mask in ("ar", "invicl")}
+    rival = _hugging_face(args)
+    if rival is not None:
+        steps["Hugging Face GPT-2"] = rival
+    multiply, work = _multiply(args)
+    seconds = race({**steps, "multiply": multiply}, args["repeats"], warmup=1)
+    same = {name: args[name] for name in ("examples", "batch_size", "n_layer", "n_embd", "device")}
+    records = [{"row": "invicl step ÷ ar step", **same, **ratio(seconds["invicl"], seconds["ar"])}]
+    if rival is not None:
+        name = "Hugging Face GPT-2 step ÷ ar step"
+        records.append({"row": name, **same, **ratio(seconds["Hugging Face GPT-2"], seconds["ar"])})
+    for mask in steps:
+        if mask in ("ar", "invicl"):
+            shape = {k: args[k] for k in ("examples", "n_dims", "n_layer", "n_head", "n_embd", "batch_size")}
+            config = Config.make(
+                **shape, max_examples=args["examples"], mask=mask, loss="all", lengths="fixed", queries=1
+            )
+            share = flops(config, args["examples"]) / work
+            # The rate of the step over that of plain multiplication, turn by turn.
+            found = ratio([share * s for s in seconds["multiply"]], seconds[mask])
+            records.append({"row": f"{mask} step, share of the multiply rate", **same, **found})
+    for record, mask in zip(records, ("invicl", "ar"), strict=False):
+        record["milliseconds"] = 1e3 * statistics.median(seconds[mask])
+    return records
+
+
+SIZES = {
+    "paper": {"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
+    "study": {"examples": 10, "batch_size": 128, "n_dims": 5, "n_layer": 12, "n_head": 4, "n_embd": 64},
+}
+
+
 def add_arguments(parser):
-    parser.add_argument("--inference", action="store_true", help="time and memory of a forward pass")
-    parser.add_argument(
-        "--mask", nargs="+", action="extend", metavar="M", help="strategies, compared with the first (all)"
-    )
-    for name, value, text in (
-        ("examples", 40, "examples in a prompt"),
-        ("batch-size", 16, "prompts at once"),
-        ("n-dims", 20, "dimensions of x"),
-        ("n-layer", 12, "layers"),
-        ("n-head", 8, "attention heads"),
-        ("n-embd", 256, "width"),
-        ("repeats", 10, "turns"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=value, help=f"{text} ({value})")
+    parser.add_argument("--inference", action="store_true", help="a forward pass of each strategy, instead of training")
+    parser.add_argument("--mask", nargs="+", action="extend", metavar="M", help="--inference: strategies (all)")
+    parser.add_argument("--size", choices=SIZES, default="paper", help="starting point for the sizes (paper)")
+    helps = ("examples in a prompt", "prompts at once", "dimensions of x", "layers", "attention heads", "width")
+    for name, text in zip(SIZES["paper"], helps, strict=True):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=text)
+    parser.add_argument("--repeats", type=int, default=10, help="turns (10)")
     parser.add_argument("--threads", type=int, help="CPU threads (torch's own choice)")
     parser.add_argument("--json", action="store_true", help="print records instead of a table")
 
 
 def run(args):
-    given = vars(args).copy()
-    as_json, masks, threads = given.pop("json"), given.pop("mask") or list(STRATEGIES), given.pop("threads")
-    if not given.pop("inference"):
-        raise InputError("bench: got nothing to measure, allowed: --inference")
-    for name, value in given.items():
+    sizes = SIZES[args.size] | {k: v for k in SIZES["paper"] if (v := getattr(args, k)) is not None}
+    sizes["repeats"] = args.repeats
+    for name, value in sizes.items():
         check_int(name, value, least=2 if name == "repeats" else 1)
+    if args.threads is not None:
+        check_int("threads", args.threads, least=1, most=1024)
+        torch.set_num_threads(args.threads)
+    sizes["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    masks = args.mask or list(STRATEGIES)
+    if args.mask and not args.inference:
+        raise InputError("mask: goes with --inference")
     check(len(set(masks)) == len(masks), "mask", masks, "each strategy once")
     for mask in masks:
         get_strategy(mask)
-    if threads is not None:
-        check_int("threads", threads, least=1)
-        torch.set_num_threads(threads)
-    records = inference(masks, given | {"device": "cuda" if torch.cuda.is_available() else "cpu"})
-    print(json.dumps(records) if as_json else table(records))
+    records = inference(masks, sizes) if args.inference else training(sizes)
+    print(json.dumps(records) if args.json else (table if args.inference else training_table)(records))
     return 0
+
+
+def training_table(records):
+    rows = [["", "median", "middle half"]]
+    for r in records:
+        form = "{:.0%}" if "share" in r["row"] else "{:.2f}×"
+        rows.append([r["row"], form.format(r["ratio"]), f"{form.format(r['low'])}–{form.format(r['high'])}"])
+    first = records[0]
+    head = (
+        f"training steps of {first['batch_size']} prompts with {first['examples']} examples, "
+        f"{first['n_layer']} layers of width {first['n_embd']}, on {first['device']}"
+    )
+    return "\n".join([head, *_columns(rows)])
 
 
 def table(records):

@@ -158,6 +158,12 @@ class Training:
         self.model.train()
         return error
 
+    def clock(self, start):
+        """Count the time since `start` as spent on updates, and start anew."""
+        now = time.perf_counter()
+        self.seconds += now - start
+        return now
+
     def state(self):
         return {
             "config": self.config.to_json(),
@@ -235,9 +241,9 @@ def _loop(training, out, devices, stop):
                 last = training.step == steps
                 if (training.step % config.log_every == 0 or last) and training.logged < training.step:
                     loss = training.check_health()
-                    training.seconds += time.perf_counter() - start  # the clock stands while we look
+                    start = training.clock(start)
                     _log(training, out, loss, stop, progress)
-                    start = time.perf_counter()
+                    start = time.perf_counter()  # the clock stands while we look
                 if training.step and (training.step % config.save_every == 0 or last or training.step in keep):
                     training.check_health()
                     save()
@@ -248,6 +254,7 @@ def _loop(training, out, devices, stop):
                 progress.advance()
         except Stop:
             training.check_health()
+            training.clock(start)
             save()
             progress.say(f"stopped by {stop.name} after {training.step} steps and saved; the same command resumes")
             raise SystemExit(128 + stop.signal) from None

@@ -395,7 +395,11 @@ def test_bench_inference(cli):
     assert [r["mask"] for r in records] == ["ar", "invicl"]
     assert records[0]["ratio"]["ratio"] == 1 and records[1]["tokens"] == 25 and records[1]["pairs"] == 169
     assert "time ÷ ar" in cli("bench", "--inference", "--mask", "ar", *small).stdout
-    assert_one_line(cli("bench"), "--inference")
+    rows = json.loads(cli("bench", *small, "--json").stdout)
+    assert [r["row"].split(" step")[0] for r in rows] == ["invicl", "Hugging Face GPT-2", "ar", "invicl"]
+    assert all(r["low"] <= r["ratio"] <= r["high"] for r in rows) and rows[0]["milliseconds"] > 0
+    assert "share of the multiply rate" in cli("bench", *small).stdout
+    assert_one_line(cli("bench", "--mask", "ar"), "--inference")
     assert_one_line(cli("bench", "--inference", "--repeats", 1), "repeats", "at least 2")
     assert_one_line(cli("bench", "--inference", "--mask", "arr"), "arr")
 
