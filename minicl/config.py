@@ -177,7 +177,7 @@ class Config:
             sha = record["mask_sha256"]
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"config: got something that lacks {error}, allowed: what minicl wrote") from error
-        if sha is not None and _sha256(flat["mask"]) != sha:  # looked at before anything of it is run
+        if ".py:" in str(flat["mask"]) and (sha is None or _sha256(flat["mask"]) != sha):  # before any of it is run
             raise InputError(
                 f"mask {flat['mask']}: its file is gone or has changed; the run's folder has a copy, mask.py"
             )

@@ -131,6 +131,22 @@ def label(config):
     return "+".join(parts)
 
 
+def longest(config, most=None):
+    """The longest context: most(training length); by default 2.5 times that, if there are positions for it."""
+    if most is not None:
+        return most(config.data.examples)
+    usual = int(2.5 * config.data.examples)
+    return min(usual, config.model.max_examples) if config.model.resolved_positions == "absolute" else usual
+
+
+def check_positions(run, config, examples):
+    if config.model.resolved_positions == "absolute":
+        most = config.model.max_examples
+        check(
+            examples <= most, f"max-examples for {run}", examples, f"at most {most}: its absolute positions end there"
+        )
+
+
 class Evaluation:
     """Run folders, and what is to be measured on them."""
 
@@ -145,25 +161,9 @@ class Evaluation:
         self.files = {run: self._files(run, which) for run in self.runs}
         self.prompts = {}
         for run, config in self.runs.items():
-            wanted = lengths or tuple(range(self._longest(run, config, most) + 1))
-            self._check_positions(run, config, max(wanted))
+            wanted = lengths or tuple(range(longest(config, most) + 1))
+            check_positions(run, config, max(wanted))
             self.prompts[run] = [Prompts(shift, wanted, prompts, seed) for shift in shifts]
-
-    @staticmethod
-    def _longest(run, config, most):
-        """2.5 times the training length unless told otherwise, and then no more than there are positions for."""
-        if most is not None:
-            return most(config.data.examples)
-        usual = int(2.5 * config.data.examples)
-        absolute = config.model.resolved_positions == "absolute"
-        return min(usual, config.model.max_examples) if absolute else usual
-
-    @staticmethod
-    def _check_positions(run, config, longest):
-        if config.model.resolved_positions == "absolute":
-            most = config.model.max_examples
-            what = f"max-examples for {run}"
-            check(longest <= most, what, longest, f"at most {most}: its absolute positions end there")
 
     @staticmethod
     def _files(run, which):
@@ -211,9 +211,8 @@ class Evaluation:
             _progress(f"{run} step {step}, {prompts.shift}")
             errors, lengths = squared_errors(loaded(), config.task, prompts)
             more = {"train_seed": config.train.seed, "trained_on": config.data.examples, "task": config.data.task}
-            return record(
-                run, step, prompts, label(config), lengths, errors, n_dims=config.model.n_dims, **more
-            ), errors
+            more["n_dims"] = config.model.n_dims
+            return record(run, step, prompts, label(config), lengths, errors, **more), errors
 
         result, errors = Store(Path(run, "evaluation")).get(key, compute)
         return {**result, "run": run}, errors

@@ -13,7 +13,7 @@ import torch
 from minicl import checkpoint
 from minicl.baselines import get_baseline
 from minicl.errors import check, check_int
-from minicl.evaluate import Evaluation, _columns, _longest, _numbers, bootstrap, label
+from minicl.evaluate import _columns, _longest, _numbers, bootstrap, check_positions, label, longest
 from minicl.model import Transformer
 
 RIDGE = tuple(10.0**e for e in range(-9, 5))  # times the mean eigenvalue of the features' covariance
@@ -138,9 +138,9 @@ def run(args):
             _numbers("layers", args.layers) if args.layers else sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
         )
         check(max(layers) <= depth, "layers", max(layers), f"0 to {depth}")
-        longest = Evaluation._longest(folder, config, args.max_examples and _longest(args.max_examples))
-        lengths = _numbers("lengths", args.lengths) if args.lengths else range(longest + 1)
-        Evaluation._check_positions(folder, config, max(lengths))
+        most = longest(config, None if args.max_examples is None else _longest(args.max_examples))
+        lengths = _numbers("lengths", args.lengths) if args.lengths else range(most + 1)
+        check_positions(folder, config, max(lengths))
         model = checkpoint.load(folder, args.step)
         torch.manual_seed(config.train.seed + 1)
         untrained = Transformer(config.model).eval()

@@ -513,6 +513,10 @@ def test_a_run_with_a_mask_of_ones_own(tmp_path):
     with pytest.raises(InputError, match="gone or has changed"):
         load(tmp_path / "run")
     assert not (tmp_path / "ran").exists(), "a file that is not the run's is not run"
+    config = json.loads((tmp_path / "run" / "config.json").read_text()) | {"mask_sha256": None}
+    with pytest.raises(InputError, match="gone or has changed"):
+        Config.from_json(config)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_load_says_what_there_is(tmp_path, whole):
