@@ -5,11 +5,12 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
 
-from minicl.errors import InputError, check, check_int
+from minicl.errors import InputError, check, check_int, check_number
 from minicl.evaluate import _columns
 from minicl.masks import STRATEGIES, get_strategy, layout
 from minicl.model import ModelConfig, Transformer
@@ -191,6 +192,81 @@ def training(args):
     return records
 
 
+# The recipe of 2022 on the same model: Adam at a constant 1e-4, batch 64, GPT-2's initial scale, its curriculum.
+REFERENCE = {
+    "batch_size": 64, "lr": 1e-4, "warmup": 0, "schedule": "constant", "clip": 0, "init_std": 0.02, "queries": 1,
+    "lengths": "curriculum", "steps": 500_000, "curriculum_steps": 30_000, "keep": "",
+}  # fmt: skip
+
+
+def quality(masks, folder, target=0.05, minutes=15.0, **settings):
+    """The race to an error at the training length: a preset's recipe against that of 2022, side by side on one core each.
+
+    The runs are ordinary run folders below `folder`: asked again with more minutes, they go on where they stopped.
+    """
+    records = []
+    for mask in masks:
+        runs = {"recipe": {}, "reference": REFERENCE}
+        flags = {name: settings | own | {"mask": mask, "threads": 1, "log_every": 25} for name, own in runs.items()}
+        started = {name: _start(Path(folder, f"{mask}-{name}"), given) for name, given in flags.items()}
+        end = time.monotonic() + 60 * minutes
+        while time.monotonic() < end and any(p.poll() is None for p in started.values()):
+            curves = {name: _progress_of(Path(folder, f"{mask}-{name}")) for name in runs}
+            if all(any(error <= target for _, error in curve) for curve in curves.values()):
+                break
+            time.sleep(1)
+        for process in started.values():
+            process.terminate()
+        for process in started.values():
+            process.wait()
+        records.append({"mask": mask, "target": target, **_outcome(folder, mask, target)})
+    return records
+
+
+def _start(out, settings):
+    given = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-m", "minicl.cli", "train", "--preset", "study", *given, "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _progress_of(out):
+    """[(seconds, error at the training length)] of a run, as far as it is."""
+    try:
+        lines = [[json.loads(s) for s in (out / f).read_text().splitlines()] for f in ("timing.jsonl", "metrics.jsonl")]
+    except (OSError, ValueError):  # not there yet, or just being written
+        return []
+    return [(t["seconds"], list(m["error"].values())[-1]) for t, m in zip(*lines, strict=False)]
+
+
+def _outcome(folder, mask, target):
+    """Seconds until the target for both recipes (None: not reached), and the ratio, or what it is at least."""
+    found = {}
+    for name in ("recipe", "reference"):
+        curve = _progress_of(Path(folder, f"{mask}-{name}"))
+        found[f"{name}_seconds"] = next((s for s, error in curve if error <= target), None)
+        found[f"{name}_trained"] = curve[-1][0] if curve else 0.0
+        found[f"{name}_best"] = min((error for _, error in curve), default=None)
+        found[f"{name}_curve"] = curve
+    recipe, reference = found["recipe_seconds"], found["reference_seconds"]
+    found["at_least"] = reference is None
+    found["ratio"] = (found["reference_trained"] if reference is None else reference) / recipe if recipe else None
+    return found
+
+
+def quality_table(records):
+    rows = [["mask", "recipe", "2022 recipe", "ratio", "best error, recipe and 2022"]]
+    for r in records:
+        cells = []
+        for name in ("recipe", "reference"):
+            seconds = r[f"{name}_seconds"]
+            cells.append(f"not in {r[f'{name}_trained']:.0f} s" if seconds is None else f"{seconds:.0f} s")
+        cells.append("–" if r["ratio"] is None else f"{'≥ ' * r['at_least']}{r['ratio']:.1f}×")
+        best = (r[f"{name}_best"] for name in ("recipe", "reference"))
+        rows.append([r["mask"], *cells, ", ".join("–" if e is None else f"{e:.3g}" for e in best)])
+    head = f"training time until error {records[0]['target']:g} at the training length"
+    return "\n".join([head, *_columns(rows)])
+
+
 SIZES = {
     "paper": {"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
     "study": {"examples": 10, "batch_size": 128, "n_dims": 5, "n_layer": 12, "n_head": 4, "n_embd": 64},
@@ -199,7 +275,11 @@ SIZES = {
 
 def add_arguments(parser):
     parser.add_argument("--inference", action="store_true", help="a forward pass of each strategy, instead of training")
-    parser.add_argument("--mask", nargs="+", action="extend", metavar="M", help="--inference: strategies (all)")
+    parser.add_argument("--quality", metavar="DIR", help="the race to a low error, preset study against 2022, in DIR")
+    parser.add_argument("--minutes", type=float, default=15.0, help="--quality: for each strategy (15)")
+    parser.add_argument("--target", type=float, default=0.05, help="--quality: the error to reach (0.05)")
+    names = "--inference, --quality: strategies (all; ar and invicl)"
+    parser.add_argument("--mask", nargs="+", action="extend", metavar="M", help=names)
     parser.add_argument("--size", choices=SIZES, default="paper", help="starting point for the sizes (paper)")
     helps = ("examples in a prompt", "prompts at once", "dimensions of x", "layers", "attention heads", "width")
     for name, text in zip(SIZES["paper"], helps, strict=True):
@@ -218,12 +298,19 @@ def run(args):
         check_int("threads", args.threads, least=1, most=1024)
         torch.set_num_threads(args.threads)
     sizes["device"] = "cuda" if torch.cuda.is_available() else "cpu"
-    masks = args.mask or list(STRATEGIES)
-    if args.mask and not args.inference:
-        raise InputError("mask: goes with --inference")
+    masks = args.mask or (["ar", "invicl"] if args.quality else list(STRATEGIES))
+    if args.mask and not (args.inference or args.quality):
+        raise InputError("mask: goes with --inference or --quality")
+    check(not (args.inference and args.quality), "bench", "--inference and --quality", "one of them")
     check(len(set(masks)) == len(masks), "mask", masks, "each strategy once")
     for mask in masks:
         get_strategy(mask)
+    if args.quality:
+        check_number("minutes", args.minutes, above=True)
+        check_number("target", args.target, above=True)
+        records = quality(masks, args.quality, args.target, args.minutes)
+        print(json.dumps(records) if args.json else quality_table(records))
+        return 0
     records = inference(masks, sizes) if args.inference else training(sizes)
     print(json.dumps(records) if args.json else (table if args.inference else training_table)(records))
     return 0

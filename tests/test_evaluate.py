@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import EVERY, assert_one_line, loud_model, random_prompt
 
-from minicl import Regressor, curves, draw, order, probe
+from minicl import Regressor, bench, curves, draw, order, probe
 from minicl.baselines import get_baseline
 from minicl.checkpoint import checkpoints, read, save
 from minicl.config import Config
@@ -402,6 +402,23 @@ def test_bench_inference(cli):
     assert_one_line(cli("bench", "--mask", "ar"), "--inference")
     assert_one_line(cli("bench", "--inference", "--repeats", 1), "repeats", "at least 2")
     assert_one_line(cli("bench", "--inference", "--mask", "arr"), "arr")
+
+
+def test_the_race_to_quality(tmp_path):
+    tiny = {"n_dims": 2, "examples": 3, "max_examples": 6, "n_layer": 1, "n_head": 1, "n_embd": 8, "validate": 16}
+    (won,) = bench.quality(["ar"], tmp_path, target=5.0, minutes=1, **tiny)
+    assert won["recipe_seconds"] is not None and won["reference_seconds"] is not None and not won["at_least"]
+    (lost,) = bench.quality(["ar"], tmp_path, target=1e-9, minutes=0.1, **tiny)
+    assert lost["recipe_seconds"] is None and lost["ratio"] is None and lost["reference_trained"] > 0
+    text = bench.quality_table([won, lost])
+    assert "not in" in text and "0 s" in text
+    assert bench._outcome(tmp_path, "ar", 1e-9)["at_least"]
+    reference = json.loads((tmp_path / "ar-reference" / "config.json").read_text())
+    assert (reference["train"]["lr"], reference["model"]["init_std"], reference["train"]["batch_size"]) == (
+        1e-4,
+        0.02,
+        64,
+    )
 
 
 def test_regressor(runs):
