@@ -200,7 +200,7 @@ REFERENCE = {
 
 
 def quality(masks, folder, target=0.05, minutes=15.0, **settings):
-    """The race to an error at the training length: a preset's recipe against that of 2022, side by side on one core each.
+    """The race to an error at the training length: preset study against the recipe of 2022, side by side.
 
     The runs are ordinary run folders below `folder`: asked again with more minutes, they go on where they stopped.
     """
