@@ -86,8 +86,8 @@ PRESETS = {
         "log_every": 250, "save_every": 250,
     },
     "study": {
-        **SMALL, "init_std": 0.12, "steps": 2000, "batch_size": 128, "lr": 1e-3, "warmup": 100,
-        "schedule": "cosine", "clip": 1.0, "log_every": 100, "save_every": 100, "keep": (250, 500, 1000, 1500),
+        **SMALL, "init_std": 0.12, "steps": 3500, "batch_size": 128, "lr": 1e-3, "warmup": 100,
+        "schedule": "cosine", "clip": 1.0, "log_every": 100, "save_every": 100, "keep": (250, 500, 1000, 2000),
     },
     "paper": {
         "lengths": "curriculum", "save_every": 1000,
