@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from minicl.errors import InputError, check, check_int, check_number
-from minicl.evaluate import _columns
+from minicl.evaluate import columns
 from minicl.masks import STRATEGIES, get_strategy, layout
 from minicl.model import ModelConfig, Transformer
 from minicl.timing import race, ratio
@@ -264,7 +264,7 @@ def quality_table(records):
         best = (r[f"{name}_best"] for name in ("recipe", "reference"))
         rows.append([r["mask"], *cells, ", ".join("–" if e is None else f"{e:.3g}" for e in best)])
     head = f"training time until error {records[0]['target']:g} at the training length"
-    return "\n".join([head, *_columns(rows)])
+    return "\n".join([head, *columns(rows)])
 
 
 SIZES = {
@@ -326,7 +326,7 @@ def training_table(records):
         f"training steps of {first['batch_size']} prompts with {first['examples']} examples, "
         f"{first['n_layer']} layers of width {first['n_embd']}, on {first['device']}"
     )
-    return "\n".join([head, *_columns(rows)])
+    return "\n".join([head, *columns(rows)])
 
 
 def table(records):
@@ -348,4 +348,4 @@ def table(records):
         f"a forward pass of {first['batch_size']} prompts with {first['examples']} examples, "
         f"{first['n_layer']} layers of width {first['n_embd']}, on {first['device']}"
     )
-    return "\n".join([head, *_columns(rows)])
+    return "\n".join([head, *columns(rows)])

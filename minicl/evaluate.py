@@ -311,12 +311,12 @@ def run(args):
     evaluation = Evaluation(
         args.runs,
         _shifts(args.shifts),
-        None if args.max_examples is None else _longest(args.max_examples),
-        args.checkpoints if args.checkpoints in ("last", "all") else _numbers("checkpoints", args.checkpoints),
+        None if args.max_examples is None else longest_from(args.max_examples),
+        args.checkpoints if args.checkpoints in ("last", "all") else whole_numbers("checkpoints", args.checkpoints),
         "auto" if args.baselines == "auto" else _baselines(args.baselines),
         args.prompts,
         args.seed,
-        None if args.lengths is None else _numbers("lengths", args.lengths),
+        None if args.lengths is None else whole_numbers("lengths", args.lengths),
     )
     if args.order:
         records = list(_order(evaluation, args))
@@ -352,7 +352,7 @@ def _order_table(records):
             [name, *(f"{r[k]:.2g}" for k in ("spread", "largest")), f"{r['frequency']:.1%}", f"{r['error']:.3g}"]
         )
     unit = "in units of y's root mean square, at the training length"
-    return "\n".join([f"the query prediction over {records[0]['permutations']} random orders, {unit}", *_columns(rows)])
+    return "\n".join([f"the query prediction over {records[0]['permutations']} random orders, {unit}", *columns(rows)])
 
 
 def _names(text):
@@ -373,7 +373,7 @@ def _baselines(text):
     return tuple(choose("baselines", name, tuple(BASELINES), also=", auto, none") for name in _names(text))
 
 
-def _numbers(what, text):
+def whole_numbers(what, text):
     try:
         numbers = tuple(int(part) for part in _names(text))
     except ValueError:
@@ -382,7 +382,7 @@ def _numbers(what, text):
     return numbers
 
 
-def _longest(text):
+def longest_from(text):
     """A function from the training length to the longest context: `100`, or `2.5x` times the training length."""
     try:
         number = float(text.removesuffix("x"))
@@ -417,7 +417,7 @@ def table(results, spread=()):
         if len(models) > 1:
             rows.append(["least error", *(_winner(models, [n]) for n in at), _winner(models, common)])
         title = f"{task} in {n_dims} dimensions, shift {shift}: {get_shift(shift).summary}"
-        lines += [title, *_columns(rows), ""]
+        lines += [title, *columns(rows), ""]
     return "\n".join([*lines, "90 % intervals over prompts in brackets; an error of 1 is that of answering 0"])
 
 
@@ -426,7 +426,7 @@ def _over(result, errors, lengths):
     return errors[:, [result["lengths"].index(n) for n in lengths if n in result["lengths"]]].mean(1)
 
 
-def _columns(rows):
+def columns(rows):
     widths = [max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]))]
     return ["  " + "".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -13,7 +13,7 @@ import torch
 from minicl import checkpoint
 from minicl.baselines import get_baseline
 from minicl.errors import check, check_int
-from minicl.evaluate import _columns, _longest, _numbers, bootstrap, check_positions, label, longest
+from minicl.evaluate import bootstrap, check_positions, columns, label, longest, longest_from, whole_numbers
 from minicl.model import Transformer
 
 RIDGE = tuple(10.0**e for e in range(-9, 5))  # times the mean eigenvalue of the features' covariance
@@ -42,7 +42,7 @@ def fit_ridge(features, targets, held_out):
     values, basis = torch.linalg.eigh(x.mT @ x)
     cross = basis.mT @ (x.mT @ (targets - level))
     scale = values.mean().clamp_min(1e-300)
-    other, aim = _with_one(held_out[0]), held_out[1]
+    other, aim = with_one(held_out[0]), held_out[1]
 
     def fit(alpha):
         w = basis @ (cross / (values.clamp_min(0) + alpha * scale).unsqueeze(1))
@@ -55,7 +55,7 @@ def fit_gradient(features, targets, held_out, steps=1500, lr=3e-2):
     """The same linear map by Adam on the squared error, as one would train it; states are standardised first."""
     mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
     x, w = (
-        _with_one((features - mean) / std),
+        with_one((features - mean) / std),
         torch.zeros(features.shape[1] + 1, targets.shape[1], dtype=features.dtype),
     )
     w.requires_grad_()
@@ -71,7 +71,7 @@ def fit_gradient(features, targets, held_out, steps=1500, lr=3e-2):
     return torch.cat([plain, w[-1:] - mean.unsqueeze(0) @ plain])
 
 
-def _with_one(x):
+def with_one(x):
     return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
 
@@ -96,7 +96,7 @@ def probe(model, untrained, task, n, layers, prompts=2048, fit="ridge"):
         w = fitter(*data["fit"], data["choose"])
         x, y = data["test"]
         scale = task.normaliser if part == 1 else float(y.square().sum(1).mean()) or 1.0
-        return ((_with_one(x) @ w - y).square().sum(1) / scale).unsqueeze(1).numpy()
+        return ((with_one(x) @ w - y).square().sum(1) / scale).unsqueeze(1).numpy()
 
     def row(kind, layer, errors):
         low, high = bootstrap(errors)[:, 0]
@@ -135,11 +135,13 @@ def run(args):
         config = checkpoint.read_config(folder)
         depth = config.model.n_layer
         layers = (
-            _numbers("layers", args.layers) if args.layers else sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
+            whole_numbers("layers", args.layers)
+            if args.layers
+            else sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
         )
         check(max(layers) <= depth, "layers", max(layers), f"0 to {depth}")
-        most = longest(config, None if args.max_examples is None else _longest(args.max_examples))
-        lengths = _numbers("lengths", args.lengths) if args.lengths else range(most + 1)
+        most = longest(config, None if args.max_examples is None else longest_from(args.max_examples))
+        lengths = whole_numbers("lengths", args.lengths) if args.lengths else range(most + 1)
         check_positions(folder, config, max(lengths))
         model = checkpoint.load(folder, args.step)
         torch.manual_seed(config.train.seed + 1)
@@ -168,5 +170,5 @@ def table(records):
         lines += [
             f"{run} ({mine[0]['method']}) with {n} examples; the model's own error {at['model', None]['mean']:.3g}"
         ]
-        lines += [*_columns(rows), ""]
+        lines += [*columns(rows), ""]
     return "\n".join([*lines, "errors of linear probes; 1 is that of answering 0"])

@@ -12,7 +12,7 @@ import math
 import torch
 
 from minicl.errors import InputError, check, check_int, check_number
-from minicl.evaluate import _columns
+from minicl.evaluate import columns
 from minicl.masks import STRATEGIES, get_strategy, layout
 from minicl.tasks import get_task
 
@@ -178,7 +178,7 @@ def resemblance(run, most=24, prompts=2048, step=None):
     Gradient descent takes the step size (of a grid up to 2/λ_max) that is best for that layer and k.
     """
     from minicl import checkpoint
-    from minicl.probe import _with_one, fit_ridge, states
+    from minicl.probe import fit_ridge, states, with_one
 
     config = checkpoint.read_config(run)
     task, n, layers = config.task, config.data.examples, list(range(config.model.n_layer + 1))
@@ -192,7 +192,7 @@ def resemblance(run, most=24, prompts=2048, step=None):
     rows = []
     for layer in layers:
         data = {name: (found[0][layer], found[1].unsqueeze(1)) for name, found in sets.items()}
-        answer = (_with_one(data["test"][0]) @ fit_ridge(*data["fit"], data["choose"]))[:, 0]
+        answer = (with_one(data["test"][0]) @ fit_ridge(*data["fit"], data["choose"]))[:, 0]
 
         def gap(w, answer=answer):  # (most + 1, B, d) → a distance for each k
             return ((w * query).sum(-1) - answer).square().mean(1) / task.normaliser
@@ -261,7 +261,7 @@ def table(records):
     for name in names:
         mine = [r for r in records if r["mask"] == name]
         rows.append([name, *(f"{r['distance'][-1]:.3g} {r['verdict']}" for r in mine)])
-    lines = [*_columns(rows), ""]
+    lines = [*columns(rows), ""]
     for name in names:
         r = next(r for r in records if r["mask"] == name)
         if r["optimiser"]:
@@ -300,4 +300,4 @@ def _resemblance_table(records):
             cells += [f"{k} steps", f"{r[kind][k]:.3g}"]
         rows.append(cells)
     head = f"{records[0]['run']}: each layer's probed prediction, and the number of steps whose prediction is nearest"
-    return "\n".join([head, *_columns(rows)])
+    return "\n".join([head, *columns(rows)])

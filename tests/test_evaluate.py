@@ -342,7 +342,7 @@ def test_ridge_chooses_its_regulariser_on_held_out_prompts():
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 25, generator=generator).double(), torch.randn(30, 1, generator=generator).double()
     other, aim = torch.randn(500, 25, generator=generator).double(), torch.zeros(500, 1).double()
-    assert (probe._with_one(other) @ probe.fit_ridge(x, y, (other, aim))).square().mean() < 0.1, "noise is not fitted"
+    assert (probe.with_one(other) @ probe.fit_ridge(x, y, (other, aim))).square().mean() < 0.1, "noise is not fitted"
 
 
 def test_probe_controls_and_the_last_layer():
