@@ -163,7 +163,7 @@ class Config:
         return bool(leaked(dependencies(self.layout(), self.model.n_layer)))
 
     def layout(self):
-        return layout(self.model.mask, self.data.examples, 1, self.model.positions, self.model.copies)
+        return layout(self.model.strategy, self.data.examples, 1, self.model.positions, self.model.copies)
 
     def to_json(self):
         return {**{group: asdict(getattr(self, group)) for group in GROUPS}, "mask_sha256": self.mask_sha256}

@@ -83,6 +83,7 @@ def _one_pass(model, xs, ys, queries, lengths):
     mask, positions = base.mask.clone(), base.positions
     hidden = t.example[None, :] >= ends[:, None]  # (m, T): what comes after a query
     mask[base.query] &= ~hidden
+    mask[base.query[ends == 0], base.query[ends == 0]] = True  # a blind query sees itself where there is nothing else
     if model.positions == "absolute":
         positions = positions.clone()
         positions[base.query] = 2 * ends
@@ -103,10 +104,8 @@ def _shared_first_copy(model, xs, ys, queries, lengths):
         h = block(h, whole.mask[first, first])
     out = []
     for n in lengths:
-        inside = (whole.tokens.example < n) | whole.tokens.is_query
-        mask = whole.mask[inside][:, inside][2 * n :]  # of copy 1 and the query, as in a context of n
-        positions = whole.positions if model.positions != "absolute" else whole.positions.clamp(max=2 * n)
-        plan = dataclasses.replace(whole, positions=None if positions is None else positions[inside])
+        plan = layout(model.strategy, n, 1, model.positions, model.copies, xs.device)
+        mask = plan.mask[2 * n :]  # of copy 1 and the query
         h = model.embed(xs[:, :n], ys[:, :n], queries[:, n : n + 1], plan)[:, 2 * n :]
         for layer, (block, (k, v)) in enumerate(zip(model.blocks, past, strict=True), start=1):
             seen = (k[:, :, : 2 * n], v[:, :, : 2 * n])

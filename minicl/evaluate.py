@@ -120,7 +120,7 @@ class Store:
 
 
 def label(config):
-    """A strategy's name in tables and legends: with its positions and copies where they are not its own."""
+    """A strategy's name in tables and legends: with whatever is not the strategy's own."""
     model = config.model
     strategy = get_strategy(model.mask)
     parts = [model.mask.rpartition(":")[2]]
@@ -128,6 +128,8 @@ def label(config):
         parts.append(model.resolved_positions)
     if model.resolved_copies != strategy.copies:
         parts.append(f"×{model.resolved_copies}")
+    if model.blind_query:
+        parts.append("blind")
     return "+".join(parts)
 
 

@@ -3,7 +3,7 @@
 A prompt of n examples and m queries becomes T = 2·n·copies + m tokens: for each copy of the context x_1 y_1 … x_n y_n,
 then the queries. Two rules hold under every strategy and are written once, in `layout`:
 
-- a query sees the last copy of the context, and itself (never another query);
+- a query sees the last copy of the context, and itself (never another query; under `blind_query` not itself either);
 - inside one example of one copy, y sees x and itself, and x sees itself.
 
 A strategy adds who else the *context* sees. Its predicate gets `q`, the tokens that look, as a column, and `k`, the
@@ -14,7 +14,7 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class Strategy:
     positions: str = "symmetric"
     copies: int = 1
     sees_query: bool = False  # only then is the predicate asked about queries: context that sees them
+    blind_query: bool = False  # a control: queries see the context and not themselves
 
     def __post_init__(self):
         choose(f"positions of mask {self.name}", self.positions, POSITIONS)
@@ -60,7 +61,7 @@ class Strategy:
         return self.sees(q, k)
 
     def __reduce__(self):
-        return get_strategy, (self.name,)  # pickled by name, so that models can be
+        return _named, (self.name, self.blind_query)  # pickled by name, so that models can be
 
     @property
     def summary(self):
@@ -129,6 +130,10 @@ def get_strategy(mask):
     return STRATEGIES[choose("mask", mask, tuple(STRATEGIES), also=", or one of your own as path/to/file.py:name")]
 
 
+def _named(mask, blind_query):
+    return replace(get_strategy(mask), blind_query=blind_query)
+
+
 def _from_file(mask, path, name):
     file = Path(path)
     if not file.is_file():
@@ -154,7 +159,7 @@ def _load(mask, path, name, _mtime, _size):
     if not isinstance(found, Strategy):
         check(callable(found), f"mask {mask}", type(found).__name__, "a function of (q, k)")
         found = Strategy(name, found)
-    found = Strategy(mask, found.sees, found.positions, found.copies, found.sees_query)
+    found = replace(found, name=mask)
     layout(found, n=3, m=2)  # a predicate that cannot work is refused here, before anything is built on it
     return found
 
@@ -235,7 +240,9 @@ def _layout(strategy, n, m, positions, copies, device):
     q, k = tokens.view(-1, 1), tokens.view(1, -1)
 
     itself = (q.copy == k.copy) & (q.example == k.example) & (k.is_label <= q.is_label) & ~q.is_query & ~k.is_query
-    query_rule = q.is_query & ((k.copy == copies - 1) | torch.eye(len(tokens.copy), dtype=torch.bool, device=device))
+    query_rule = q.is_query & (k.copy == copies - 1)
+    if not (strategy.blind_query and n):  # without a context there is nothing else to see
+        query_rule = query_rule | q.is_query & torch.eye(len(tokens.copy), dtype=torch.bool, device=device)
     own = ~q.is_query & (~k.is_query | strategy.sees_query) & _ask(strategy, q, k)
     mask = itself | query_rule | own
 

@@ -410,7 +410,7 @@ def _greeting(training):
 def flops(config, n):
     """Multiply-adds ×2 of one update with n examples: forward, and twice that backward."""
     model, E = config.model, config.model.n_embd
-    plan = layout(model.mask, n, config.data.queries, model.positions, model.copies)
+    plan = layout(model.strategy, n, config.data.queries, model.positions, model.copies)
     tail = plan.tail(model.n_layer, config.on_context)
     present, total = len(plan.mask), 2 * len(plan.mask) * E * model.n_dims
     for layer in range(1, model.n_layer + 1):

@@ -53,8 +53,8 @@ def run(runs, tmp_path):
 def test_shortcuts_equal_one_pass_a_length(mask):
     xs, ys, queries = random_prompt(5, 13, 13)
     for positions in (None, "absolute", "symmetric", "none"):
-        for copies in (None, 2, 3):
-            model = loud_model(mask, positions=positions, copies=copies)
+        for copies, blind in ((None, False), (2, False), (3, False), (None, True)):
+            model = loud_model(mask, positions=positions, copies=copies, blind_query=blind)
             for lengths in (list(range(13)), [0, 5, 12], [3], [0]):
                 fast, slow = (way(model, xs, ys, queries, lengths) for way in (curves.answers, curves.plain))
                 torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)

@@ -1,9 +1,11 @@
+import pickle
 import textwrap
 
 import pytest
 import torch
 from conftest import EVERY
 
+from minicl import ModelConfig
 from minicl.errors import InputError
 from minicl.masks import STRATEGIES, Strategy, get_strategy, layout
 
@@ -119,6 +121,18 @@ def test_only_a_lower_triangle_takes_the_causal_path():
     causal = {mask for mask in EVERY if layout(STRATEGIES[mask], 3, 1).causal}
     assert causal == {"ar", "nope"}
     assert not layout(STRATEGIES["ar"], 3, 2).causal
+
+
+@pytest.mark.parametrize("mask", EVERY)
+def test_a_blind_query_sees_the_context_alone(mask):
+    usual = ModelConfig(mask=mask).strategy
+    blind = ModelConfig(mask=mask, blind_query=True).strategy
+    plan, before = layout(blind, 3, 2), layout(usual, 3, 2)
+    rows = plan.query
+    assert not plan.mask[rows, rows].any() and before.mask[rows, rows].all()
+    assert int((plan.mask != before.mask).sum()) == 2, "nothing else changes"
+    assert layout(blind, 0, 2).mask.equal(torch.eye(2, dtype=torch.bool)), "nothing but itself is there"
+    assert pickle.loads(pickle.dumps(blind)).blind_query and not pickle.loads(pickle.dumps(usual)).blind_query
 
 
 def test_layouts_are_built_once():

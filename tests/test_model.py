@@ -23,8 +23,7 @@ def block(model, layer, me, seen):
         heads.append(weights @ v[1:, part])
     me = me + b.attn.c_proj(torch.cat(heads))
     u = b.mlp.c_fc(b.ln_2(me))
-    gelu = 0.5 * u * (1 + torch.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)))
-    return me + b.mlp.c_proj(gelu)
+    return me + b.mlp.c_proj(0.5 * u * (1 + torch.erf(u / math.sqrt(2))))
 
 
 def embed(model, value, position):
@@ -105,7 +104,15 @@ def test_ar_equals_hugging_face_gpt2():
         for p in model.parameters():
             p.normal_(std=0.4)
     config = transformers.GPT2Config(
-        n_embd=32, n_layer=3, n_head=4, n_positions=21, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False
+        n_embd=32,
+        n_layer=3,
+        n_head=4,
+        n_positions=21,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+        use_cache=False,
+        activation_function="gelu",
     )
     gpt2 = transformers.GPT2Model(config).eval()
     linear = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
