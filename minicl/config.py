@@ -47,8 +47,11 @@ class TrainConfig:
         "what is trained on: context and query predictions, or queries alone; auto: query if the mask leaks",
         choices=("auto", "all", "query"),
     )
-    optimizer: str = setting("adam", "optimiser", choices=("adam", "adamw"))
+    optimizer: str = setting(
+        "adam", "optimiser; muon: for the matrices in the blocks, adam for the rest", choices=("adam", "adamw", "muon")
+    )
     lr: float = setting(1e-4, "learning rate", above=0)
+    matrix_lr: float = setting(0.02, "muon: learning rate of the matrices in the blocks", above=0)
     beta2: float = setting(0.999, "Adam's second decay rate", least=0)
     weight_decay: float = setting(0.0, "adamw: weight decay of matrices", least=0)
     warmup: int = setting(0, "steps of linear warm-up", least=0)

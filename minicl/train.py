@@ -23,6 +23,7 @@ from minicl.config import Config, add_config_flags
 from minicl.errors import InputError, check
 from minicl.masks import layout
 from minicl.model import Transformer
+from minicl.optim import make_optimizer
 from minicl.schedule import learning_rate, prompt_size
 
 TRAIN, VALIDATE = 0, 1  # streams of prompts: no run is validated on what any run was trained on
@@ -120,7 +121,7 @@ class Training:
     def update(self):
         train = self.config.train
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(train, self.step)
+            group["lr"] = group["scale"] * learning_rate(train, self.step)
         loss = self.loss(self.step)
         loss.backward()
         if train.clip:
@@ -185,17 +186,6 @@ class Training:
         self.loss_sum.copy_(state["loss_sum"])
         for name in ("step", "logged", "seconds", "updates"):
             setattr(self, name, state[name])
-
-
-def make_optimizer(model, train, device):
-    """Adam, or AdamW that decays matrices only."""
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    assert len(decayed) + len(others) == len(list(model.parameters()))
-    decay = train.weight_decay if train.optimizer == "adamw" else 0.0
-    groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
-    kind = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
-    return kind(groups, lr=train.lr, betas=(0.9, train.beta2), fused=device.type in ("cpu", "cuda"))
 
 
 def train(config, out):

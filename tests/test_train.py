@@ -21,6 +21,7 @@ from minicl import load
 from minicl.checkpoint import checkpoints, read
 from minicl.config import PRESETS, Config
 from minicl.errors import InputError
+from minicl.optim import orthogonalise
 from minicl.schedule import learning_rate, prompt_size
 from minicl.train import Devices, Training
 
@@ -446,6 +447,44 @@ class NoReadingBack(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert func is not torch.ops.aten._local_scalar_dense.default, "a value was read back"
         return func(*args, **(kwargs or {}))
+
+
+def test_muon_sets_singular_values_to_about_one_and_keeps_their_directions():
+    torch.manual_seed(0)
+    for shape in ((2, 8, 24), (3, 24, 8)):
+        given = torch.randn(shape, dtype=torch.double)
+        left, values, right = torch.linalg.svd(given, full_matrices=False)
+        inside = left.mT @ orthogonalise(given) @ right.mT
+        found = inside.diagonal(dim1=1, dim2=2)
+        assert values.max() > 2 * values.min() and found.min() > 0.6 and found.max() < 1.3
+        torch.testing.assert_close(inside, torch.diag_embed(found), rtol=0, atol=1e-9)
+
+
+def test_muon_resumes_without_a_trace(tmp_path):
+    whole = train(tmp_path / "whole", optimizer="muon", save_every=1)
+    assert whole.returncode == 0, whole.stderr
+    process = start(tmp_path / "cut", optimizer="muon", save_every=1)
+    wait_for(lambda: checkpoints(tmp_path / "cut"), process)
+    process.kill()
+    process.wait()
+    assert max(checkpoints(tmp_path / "cut")) < 60
+    assert train(tmp_path / "cut", optimizer="muon", save_every=1).returncode == 0
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_muon_moves_what_it_should(tmp_path):
+    """Matrices in the blocks by the same distance whatever their gradient; the rest as Adam does."""
+    muon, adam = (trainer(optimizer=name, lr=0.01, matrix_lr=0.5) for name in ("muon", "adam"))
+    before = {name: p.clone() for name, p in muon.model.named_parameters()}
+    for training in (muon, adam):
+        training.update()
+    for name, p in muon.model.named_parameters():
+        moved, by_adam = p - before[name], dict(adam.model.named_parameters())[name] - before[name]
+        if name.startswith("blocks.") and p.ndim == 2:
+            rate = 0.5 / muon.config.train.warmup * max(1, p.shape[0] / p.shape[1]) ** 0.5
+            assert 0.6 * rate < torch.linalg.svdvals(moved.detach())[0] < 1.3 * rate, name
+        else:
+            torch.testing.assert_close(moved, by_adam)
 
 
 @pytest.mark.parametrize("lengths", ["fixed", "uniform", "curriculum"])
