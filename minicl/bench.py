@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
+from minicl import checkpoint
 from minicl.errors import InputError, check, check_int, check_number
-from minicl.evaluate import columns
+from minicl.evaluate import Evaluation, but_for_the_seed, columns, over_seeds
 from minicl.masks import STRATEGIES, get_strategy, layout
 from minicl.model import ModelConfig, Transformer
 from minicl.timing import race, ratio
@@ -192,35 +193,43 @@ def training(args):
     return records
 
 
-# The recipe of 2022 on the same model: Adam at a constant 1e-4, batch 64, GPT-2's initial scale, its curriculum.
+# The recipe of 2022 on the same model: Adam at a constant 1e-4, batch 64, GPT-2's initial scale, and its curriculum at
+# a quarter, as everything else here: from a quarter of the dimensions, one more every 500 steps instead of every 2,000.
 REFERENCE = {
-    "batch_size": 64, "lr": 1e-4, "warmup": 0, "schedule": "constant", "clip": 0, "init_std": 0.02, "queries": 1,
-    "lengths": "curriculum", "steps": 500_000, "curriculum_steps": 30_000, "keep": "",
+    "optimizer": "adam", "batch_size": 64, "lr": 1e-4, "warmup": 0, "schedule": "constant", "clip": 0,
+    "init_std": 0.02, "queries": 1,
+    "lengths": "curriculum", "steps": 500_000, "curriculum_steps": 2_000, "keep": "",
 }  # fmt: skip
 
 
-def quality(masks, folder, target=0.05, minutes=15.0, **settings):
-    """The race to an error at the training length: preset study against the recipe of 2022, side by side.
+def quality(masks, folder, target=0.05, minutes=15.0, seeds=1, **settings):
+    """The race to an error at the training length: preset study, seed after seed, beside the recipe of 2022.
 
     The runs are ordinary run folders below `folder`: asked again with more minutes, they go on where they stopped.
     """
     records = []
     for mask in masks:
-        runs = {"recipe": {}, "reference": REFERENCE}
-        flags = {name: settings | own | {"mask": mask, "threads": 1, "log_every": 25} for name, own in runs.items()}
-        started = {name: _start(Path(folder, f"{mask}-{name}"), given) for name, given in flags.items()}
+        same = settings | {"mask": mask, "threads": 1, "log_every": 25}
+        slow = _start(_folder(folder, mask, "reference"), same | REFERENCE | {"seed": 0})
+        waiting, active = list(range(seeds)), None
         end = time.monotonic() + 60 * minutes
-        while time.monotonic() < end and any(p.poll() is None for p in started.values()):
-            curves = {name: _progress_of(Path(folder, f"{mask}-{name}")) for name in runs}
-            if all(any(error <= target for _, error in curve) for curve in curves.values()):
+        while time.monotonic() < end:
+            if waiting and (active is None or active.poll() is not None):
+                seed = waiting.pop(0)
+                active = _start(_folder(folder, mask, f"recipe-{seed}"), same | {"seed": seed})
+            reached = _reached(_progress_of(_folder(folder, mask, "reference")), target) is not None
+            if not waiting and active.poll() is not None and (reached or slow.poll() is not None):
                 break
-            time.sleep(1)
-        for process in started.values():
+            time.sleep(0.5)
+        for process in (slow, active):
             process.terminate()
-        for process in started.values():
             process.wait()
-        records.append({"mask": mask, "target": target, **_outcome(folder, mask, target)})
+        records.append({"mask": mask, "target": target, **_outcome(folder, mask, target, seeds)})
     return records
+
+
+def _folder(folder, mask, name):
+    return Path(folder, f"{mask.rpartition(':')[2]}-{name}")
 
 
 def _start(out, settings):
@@ -238,33 +247,60 @@ def _progress_of(out):
     return [(t["seconds"], list(m["error"].values())[-1]) for t, m in zip(*lines, strict=False)]
 
 
-def _outcome(folder, mask, target):
+def _reached(curve, target):
+    """Seconds until the target, or None."""
+    return next((seconds for seconds, error in curve if error <= target), None)
+
+
+def _outcome(folder, mask, target, seeds):
     """Seconds until the target for both recipes (None: not reached), and the ratio, or what it is at least."""
-    found = {}
-    for name in ("recipe", "reference"):
-        curve = _progress_of(Path(folder, f"{mask}-{name}"))
-        found[f"{name}_seconds"] = next((s for s, error in curve if error <= target), None)
-        found[f"{name}_trained"] = curve[-1][0] if curve else 0.0
-        found[f"{name}_best"] = min((error for _, error in curve), default=None)
-        found[f"{name}_curve"] = curve
-    recipe, reference = found["recipe_seconds"], found["reference_seconds"]
-    found["at_least"] = reference is None
-    found["ratio"] = (found["reference_trained"] if reference is None else reference) / recipe if recipe else None
-    return found
+    curves = [_progress_of(_folder(folder, mask, f"recipe-{seed}")) for seed in range(seeds)]
+    curves = [curve for curve in curves if curve]
+    reference = _progress_of(_folder(folder, mask, "reference"))
+    recipe, rival = [_reached(curve, target) for curve in curves], _reached(reference, target)
+    trained = reference[-1][0] if reference else 0.0
+    slowest = max(recipe) if recipe and None not in recipe else None
+    return {
+        "recipe_seconds": recipe,
+        "recipe_trained": [curve[-1][0] for curve in curves],
+        "recipe_last": [curve[-1][1] for curve in curves],
+        "recipe_curves": curves,
+        "reference_seconds": rival,
+        "reference_trained": trained,
+        "reference_best": min((error for _, error in reference), default=None),
+        "reference_curve": reference,
+        "at_least": rival is None,
+        "ratio": (trained if rival is None else rival) / slowest if slowest else None,
+    }
 
 
 def quality_table(records):
-    rows = [["mask", "recipe", "2022 recipe", "ratio", "best error, recipe and 2022"]]
+    rows = [["mask", "recipe", "2022 recipe", "ratio", "last error of the recipe", "least of 2022"]]
     for r in records:
-        cells = []
-        for name in ("recipe", "reference"):
-            seconds = r[f"{name}_seconds"]
-            cells.append(f"not in {r[f'{name}_trained']:.0f} s" if seconds is None else f"{seconds:.0f} s")
-        cells.append("–" if r["ratio"] is None else f"{'≥ ' * r['at_least']}{r['ratio']:.1f}×")
-        best = (r[f"{name}_best"] for name in ("recipe", "reference"))
-        rows.append([r["mask"], *cells, ", ".join("–" if e is None else f"{e:.3g}" for e in best)])
-    head = f"training time until error {records[0]['target']:g} at the training length"
+        own = ", ".join("–" if s is None else f"{s:.0f}" for s in r["recipe_seconds"])
+        rival = r["reference_seconds"]
+        rows.append(
+            [
+                r["mask"],
+                f"{own or '–'} s",
+                f"not in {r['reference_trained']:.0f} s" if rival is None else f"{rival:.0f} s",
+                "–" if r["ratio"] is None else f"{'≥ ' * r['at_least']}{r['ratio']:.1f}×",
+                ", ".join(f"{e:.3g}" for e in r["recipe_last"]) or "–",
+                "–" if r["reference_best"] is None else f"{r['reference_best']:.3g}",
+            ]
+        )
+    head = (
+        f"training time until error {records[0]['target']:g} at the training length; the ratio is to the slowest seed"
+    )
     return "\n".join([head, *columns(rows)])
+
+
+def quality_curves(masks, folder, seeds):
+    """Records of error against examples, of the recipe's runs that are finished."""
+    folders = [_folder(folder, mask, f"recipe-{seed}") for mask in masks for seed in range(seeds)]
+    evaluation = Evaluation([f for f in folders if checkpoint.checkpoints(f)])
+    results = [result for result, _ in evaluation.results()]
+    return results + over_seeds(results, {run: but_for_the_seed(c) for run, c in evaluation.runs.items()})
 
 
 SIZES = {
@@ -278,6 +314,8 @@ def add_arguments(parser):
     parser.add_argument("--quality", metavar="DIR", help="the race to a low error, preset study against 2022, in DIR")
     parser.add_argument("--minutes", type=float, default=15.0, help="--quality: for each strategy (15)")
     parser.add_argument("--target", type=float, default=0.05, help="--quality: the error to reach (0.05)")
+    parser.add_argument("--seeds", type=int, default=1, help="--quality: of preset study, one after the other (1)")
+    parser.add_argument("--plot", metavar="FILE", help="--quality: draw the race, and the curves of what it trained")
     names = "--inference, --quality: strategies (all; ar and invicl)"
     parser.add_argument("--mask", nargs="+", action="extend", metavar="M", help=names)
     parser.add_argument("--size", choices=SIZES, default="paper", help="starting point for the sizes (paper)")
@@ -290,6 +328,8 @@ def add_arguments(parser):
 
 
 def run(args):
+    from minicl import draw
+
     sizes = SIZES[args.size] | {k: v for k in SIZES["paper"] if (v := getattr(args, k)) is not None}
     sizes["repeats"] = args.repeats
     for name, value in sizes.items():
@@ -308,8 +348,13 @@ def run(args):
     if args.quality:
         check_number("minutes", args.minutes, above=True)
         check_number("target", args.target, above=True)
-        records = quality(masks, args.quality, args.target, args.minutes)
+        check_int("seeds", args.seeds, least=1)
+        if args.plot is not None:
+            draw.check_ending(args.plot)
+        records = quality(masks, args.quality, args.target, args.minutes, args.seeds)
         print(json.dumps(records) if args.json else quality_table(records))
+        if args.plot is not None:
+            draw.save(draw.race(records, quality_curves(masks, args.quality, args.seeds)), args.plot)
         return 0
     records = inference(masks, sizes) if args.inference else training(sizes)
     print(json.dumps(records) if args.json else (table if args.inference else training_table)(records))

@@ -14,6 +14,7 @@ COMMANDS = {
     "audit": "certify what a mask strategy guarantees",
     "probe": "read targets and weights from the layers of trained runs",
     "theory": "carry out the optimiser that each mask is with weights set by hand",
+    "figures": "carry out the study: train what is missing, measure, draw, judge the paper's claims",
     "bench": "measure what strategies cost",
 }
 

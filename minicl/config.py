@@ -89,8 +89,9 @@ PRESETS = {
         "log_every": 250, "save_every": 250,
     },
     "study": {
-        **SMALL, "init_std": 0.12, "steps": 3500, "batch_size": 128, "lr": 1e-3, "warmup": 100,
-        "schedule": "cosine", "clip": 1.0, "log_every": 100, "save_every": 100, "keep": (250, 500, 1000, 2000),
+        **SMALL, "init_std": 0.12, "queries": 4, "steps": 1200, "batch_size": 128, "optimizer": "muon", "lr": 1e-3,
+        "matrix_lr": 0.01, "warmup": 100, "schedule": "cosine", "clip": 1.0, "log_every": 25, "save_every": 100,
+        "keep": (75, 150, 300, 600, 900),
     },
     "paper": {
         "lengths": "curriculum", "save_every": 1000,

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -32,6 +33,9 @@ BASELINES = {
     "greedy_tree": ("#444444", (0, (8, 3))),
     "knn": ("#888888", (0, (1, 2))),
 }
+
+
+ERROR = "squared error ÷ that of answering 0"
 
 
 def check_ending(path):
@@ -151,7 +155,8 @@ def _look(method, others):
     """Colour and marker of a model's line; a variant (`ar+symmetric`) of a strategy differs from it."""
     if method in LOOKS:
         return LOOKS[method]
-    return SPARE[sorted(m for m in others if m not in LOOKS).index(method) % len(SPARE)]
+    spare = sorted({method, *others} - set(LOOKS))
+    return SPARE[spare.index(method) % len(SPARE)]
 
 
 def curves(records):
@@ -216,7 +221,7 @@ def _curve_panel(axes, lines):
     else:
         axes.set_ylim(0, high * 1.1)
     axes.set_xlabel("examples in the prompt")
-    axes.set_ylabel("squared error ÷ that of answering 0")
+    axes.set_ylabel(ERROR)
     axes.legend(fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -241,10 +246,134 @@ def steps(records):
                 axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.set_yscale("log")
         axes.set_xlabel("training step")
-        axes.set_ylabel("squared error ÷ that of answering 0")
+        axes.set_ylabel(ERROR)
         axes.set_title(f"{n} examples", fontsize=10)
         axes.legend(fontsize=8, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def growth(records):
+    """Error against the number of examples, a line a checkpoint from light to dark, a panel a strategy."""
+    averaged = {run for r in records for run in r.get("runs", [])}
+    lines = [r for r in records if r["run"] not in averaged]
+    methods = list(dict.fromkeys(r["method"] for r in lines))
+    figure = Figure(figsize=(4.6 * len(methods) + 0.4, 3.9), layout="constrained")
+    for axes, method in zip(figure.subplots(1, len(methods), squeeze=False, sharey=True)[0], methods, strict=True):
+        mine = sorted((r for r in lines if r["method"] == method), key=lambda r: r["step"])
+        for i, r in enumerate(mine):
+            shade = colormaps["viridis_r"](0.1 + 0.9 * i / max(1, len(mine) - 1))
+            axes.plot(r["lengths"], r["mean"], color=shade, label=f"step {r['step']}")
+        axes.axvline(mine[0]["trained_on"], color="#999999", linewidth=0.8, linestyle=":")
+        axes.set(yscale="log", xlabel="examples in the prompt", ylabel=ERROR)
+        axes.set_title(method + _seeds(mine[0]), fontsize=10)
+        axes.legend(fontsize=7, frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _seeds(record):
+    return f", mean of {len(record['runs'])} seeds" if record.get("over") else ""
+
+
+def variants(records):
+    """A row for each variant: its errors at two lengths, and its spread over orders where it was measured."""
+    methods = list(dict.fromkeys(r["method"] for r in records))
+    lengths = list(records[0]["errors"])
+    panels = [(f"error with {n} examples", lambda r, n=n: r["errors"][n]) for n in lengths]
+    if any(r["spread"] is not None for r in records):
+        panels.append(("spread over orders ÷ scale of y", lambda r: r["spread"]))
+    figure = Figure(figsize=(3.1 * len(panels) + 1.6, 0.34 * len(methods) + 1.1), layout="constrained")
+    for axes, (title, value) in zip(
+        figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True
+    ):
+        for row, method in enumerate(methods):
+            found = [max(value(r), 1e-9) for r in records if r["method"] == method and value(r) is not None]
+            colour, marker = _look(method.replace(",", "+").partition("+")[0], ())
+            axes.plot(found, [row] * len(found), marker, color=colour, markersize=5, alpha=0.8)
+        seen = [v for r in records if (v := value(r)) is not None]
+        wide = max(seen) > 10 * min(seen)
+        axes.set(xscale="log" if wide else "linear", xlabel=title, ylim=(len(methods) - 0.5, -0.5))
+        axes.set_yticks(range(len(methods)), methods, fontsize=9)
+        axes.grid(axis="y", color="#EEEEEE")
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def training(records):
+    """Error at the training length against step, a panel for each task and strategy, a band over the seeds."""
+    panels = {}
+    for r in records:
+        panels.setdefault((r["task"], r["method"].replace(",", "+").partition("+")[0]), []).append(r)
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(3.6 * columns + 0.4, 3 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes, ((task, mask), members) in zip(grid.flat, panels.items(), strict=False):
+        for i, method in enumerate(dict.fromkeys(r["method"] for r in members)):
+            seeds = [r["lines"] for r in members if r["method"] == method]
+            steps = [line["step"] for line in seeds[0]]
+            errors = list(zip(*([list(line["error"].values())[-1] for line in lines] for lines in seeds), strict=True))
+            colour = [_look(mask, ())[0], BLACK, "#777777", SKY, "#8B0000"][i % 5]
+            style = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))][i % 5]
+            means = [sum(e) / len(e) for e in errors]
+            axes.plot(steps, means, linestyle=style, color=colour, linewidth=1.2, label=method)
+            axes.fill_between(steps, [min(e) for e in errors], [max(e) for e in errors], color=colour, alpha=0.2, lw=0)
+        axes.set(yscale="log", xlabel="training step")
+        axes.set_title(f"{task}, {mask}", fontsize=10)
+        axes.legend(fontsize=7, frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_axis_off()
+    for axes in grid[:, 0]:
+        axes.set_ylabel(ERROR, fontsize=8)
+    return figure
+
+
+def costs(records):
+    """What a forward pass takes under each strategy: time, memory, attention pairs."""
+    names = [r["mask"] for r in records]
+    panels = {
+        f"time ÷ {names[0]}": [r["ratio"]["ratio"] for r in records],
+        "memory, MiB": [(r["memory_bytes"] or 0) / 2**20 for r in records],
+        "attention pairs seen": [r["pairs"] for r in records],
+    }
+    figure = Figure(figsize=(9.6, 0.36 * len(names) + 1.2), layout="constrained")
+    for axes, (title, values) in zip(figure.subplots(1, 3, sharey=True), panels.items(), strict=True):
+        axes.barh(names, values, color=[_look(name, ())[0] for name in names], height=0.65)
+        for row, value in enumerate(values):
+            axes.annotate(f" {value:.3g}", (value, row), va="center", fontsize=8)
+        axes.set(xlabel=title, xlim=(0, 1.2 * max(values)), ylim=(len(names) - 0.5, -0.5))
+        axes.spines[["top", "right"]].set_visible(False)
+    first = records[0]
+    figure.axes[0].set_title(f"{first['examples']} examples, width {first['n_embd']}, {first['device']}", fontsize=9)
+    return figure
+
+
+def race(records, curve_records):
+    """Error against seconds of training, the recipe of 2022 dashed; and error against examples at the end."""
+    figure = Figure(figsize=(10, 3.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for r in records:
+        colour = _look(r["mask"], ())[0]
+        for i, curve in enumerate(r["recipe_curves"]):
+            label = f"{r['mask']}, {len(r['recipe_curves'])} seeds" if i == 0 else None
+            left.plot(*zip(*curve, strict=True), color=colour, linewidth=1, label=label)
+        left.plot(
+            *zip(*r["reference_curve"], strict=True),
+            "--",
+            color=colour,
+            linewidth=1,
+            label=f"{r['mask']}, recipe of 2022",
+        )
+    left.axhline(records[0]["target"], color="#999999", linewidth=0.8, linestyle=":")
+    left.set(yscale="log", xscale="log", xlim=(5, None), xlabel="seconds of training on one core", ylabel=ERROR)
+    left.set_title("error at the training length", fontsize=10)
+    left.legend(fontsize=8, frameon=False)
+    left.spines[["top", "right"]].set_visible(False)
+    averaged = {run for r in curve_records for run in r.get("runs", [])}
+    _curve_panel(right, [r for r in curve_records if r["run"] not in averaged])
+    right.set_title("at the end of training", fontsize=10)
     return figure
 
 
@@ -268,7 +397,7 @@ def probes(records):
         line("untrained", layers[-1], color="#777777", linestyle=":", label=f"untrained, layer {layers[-1]}")
         line("shuffled", layers[-1], color="#777777", linestyle="-.", label=f"shuffled, layer {layers[-1]}")
         axes.axvline(mine[0]["trained_on"], color="#999999", linewidth=0.8, linestyle=":")
-        axes.set(yscale="log", xlabel="examples in the prompt", ylabel="squared error ÷ that of answering 0")
+        axes.set(yscale="log", xlabel="examples in the prompt", ylabel=ERROR)
         axes.set_title(f"{mine[0]['method']} ({Path(run).name})", fontsize=10)
         axes.legend(fontsize=7, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)

@@ -38,13 +38,22 @@ USUAL = {
 }
 
 
-def bootstrap(errors, seed=0):
-    """Low and high end, per column, of the 90 % interval of the mean over rows (prompts)."""
+def resample(errors, seed=0):
+    """(RESAMPLES, columns): means over rows (prompts), drawn with replacement; the same draws for the same prompts."""
     errors = numpy.asarray(errors, dtype=numpy.float64)
     n = len(errors)
     counts = numpy.random.default_rng(seed).multinomial(n, [1 / n] * n, size=RESAMPLES)
-    means = counts @ errors / n
+    return counts @ errors / n
+
+
+def interval(means):
+    """Low and high end, per column, of the range that holds the middle 90 % of rows."""
     return numpy.quantile(means, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], axis=0)
+
+
+def bootstrap(errors, seed=0):
+    """Low and high end, per column, of the 90 % interval of the mean over rows (prompts)."""
+    return interval(resample(errors, seed))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,14 +201,14 @@ class Evaluation:
             for step, file in self.files[run].items():
                 loaded = functools.cache(functools.partial(checkpoint.load, file))
                 for prompts in self.prompts[run]:
-                    with _left_out():
+                    with left_out():
                         found.append(self._model(run, config, step, file, prompts, loaded))
         for run, config in self.runs.items():
             for prompts in self.prompts[run]:
                 for name in self._baselines(config.task, prompts.shift):
                     if (key := (config.task, prompts, name)) not in done:
                         done.add(key)
-                        with _left_out():
+                        with left_out():
                             found.append(self._baseline(run, config.task, prompts, name))
         if not any(result["run"] for result, _ in found):
             raise InputError("nothing could be evaluated")
@@ -222,21 +231,25 @@ class Evaluation:
     def _baseline(self, run, task, prompts, name):
         key = {**dataclasses.asdict(prompts), "method": name, "task": _settings(task)}
 
-        def compute():
-            _progress(f"{name}, {prompts.shift}")
-            more = {"task": task, "shift": prompts.shift} if name == "optimal" else {}
-            errors, lengths = squared_errors(get_baseline(name, **more), task, prompts)
-            return record(None, None, prompts, name, lengths, errors, n_dims=task.n_dims, task=task.name), errors
-
-        return Store(Path(run, "evaluation")).get(key, compute)
+        return Store(Path(run, "evaluation")).get(key, lambda: measure_baseline(task, prompts, name))
 
     def _baselines(self, task, shift):
-        if self.baselines != "auto":
-            return self.baselines
-        names = USUAL.get(task.name, ("knn",))
-        if task.name == "linear" and (shift in ("noise", "label_noise") or task.bias):
-            names = ("optimal", *names)
-        return names
+        return usual_baselines(task, shift) if self.baselines == "auto" else self.baselines
+
+
+def usual_baselines(task, shift):
+    names = USUAL.get(task.name, ("knn",))
+    if task.name == "linear" and (shift in ("noise", "label_noise") or task.bias):
+        names = ("optimal", *names)
+    return names
+
+
+def measure_baseline(task, prompts, name):
+    """(record, errors) of a baseline."""
+    _progress(f"{name}, {prompts.shift}")
+    more = {"task": task, "shift": prompts.shift} if name == "optimal" else {}
+    errors, lengths = squared_errors(get_baseline(name, **more), task, prompts)
+    return record(None, None, prompts, name, lengths, errors, n_dims=task.n_dims, task=task.name), errors
 
 
 def _settings(task):
@@ -244,7 +257,8 @@ def _settings(task):
 
 
 @contextlib.contextmanager
-def _left_out():
+def left_out():
+    """What is refused inside is named and passed over."""
     try:
         yield
     except InputError as error:
@@ -263,14 +277,17 @@ def _progress(text):
     print(f"evaluating {text}", file=sys.stderr, flush=True)
 
 
-def over_seeds(results, runs):
-    """One more record for every group of runs that differ in nothing but their seed: mean and range over seeds."""
+def but_for_the_seed(config):
+    """What a run shares with those that differ from it in their seed alone."""
+    return config.data, config.model, dataclasses.replace(config.train, seed=0)
+
+
+def over_seeds(results, kind):
+    """One more record for every group of runs of one kind, by their name: mean and range over seeds."""
     groups = defaultdict(list)
-    for result, _ in results:
+    for result in results:
         if result["run"] is not None:
-            config = runs[result["run"]]
-            same = dataclasses.replace(config.train, seed=0)
-            groups[(config.data, config.model, same, result["step"], result["shift"])].append(result)
+            groups[(kind[result["run"]], result["step"], result["shift"])].append(result)
     records = []
     for members in groups.values():
         if len(members) > 1:
@@ -327,7 +344,8 @@ def run(args):
             draw.save(draw.order(records), args.plot)
         return 0
     results = evaluation.results()
-    spread = over_seeds(results, evaluation.runs)
+    kinds = {run: but_for_the_seed(config) for run, config in evaluation.runs.items()}
+    spread = over_seeds([r for r, _ in results], kinds)
     records = [r for r, _ in results] + spread
     print(json.dumps(records) if args.json else table(results, spread))
     if args.plot is not None:

@@ -113,6 +113,20 @@ def probe(model, untrained, task, n, layers, prompts=2048, fit="ridge"):
     return rows
 
 
+def of_run(folder, lengths, layers=None, prompts=2048, fit="ridge", step=None):
+    """Records of a run folder, for each context length; of quarters of the depth, if no layers are named."""
+    config = checkpoint.read_config(folder)
+    depth = config.model.n_layer
+    layers = layers or sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
+    check(max(layers) <= depth, "layers", max(layers), f"0 to {depth}")
+    check_positions(folder, config, max(lengths))
+    model = checkpoint.load(folder, step)
+    torch.manual_seed(config.train.seed + 1)
+    untrained = Transformer(config.model).eval()
+    same = {"run": str(folder), "method": label(config), "trained_on": config.data.examples, "fit": fit}
+    return [same | row for n in lengths for row in probe(model, untrained, config.task, n, layers, prompts, fit)]
+
+
 def add_arguments(parser):
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
     parser.add_argument("--layers", metavar="N,N,…", help="layers; 0 is the embedding (quarters of the depth)")
@@ -133,23 +147,10 @@ def run(args):
     records = []
     for folder in args.runs:
         config = checkpoint.read_config(folder)
-        depth = config.model.n_layer
-        layers = (
-            whole_numbers("layers", args.layers)
-            if args.layers
-            else sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
-        )
-        check(max(layers) <= depth, "layers", max(layers), f"0 to {depth}")
+        layers = whole_numbers("layers", args.layers) if args.layers else None
         most = longest(config, None if args.max_examples is None else longest_from(args.max_examples))
         lengths = whole_numbers("lengths", args.lengths) if args.lengths else range(most + 1)
-        check_positions(folder, config, max(lengths))
-        model = checkpoint.load(folder, args.step)
-        torch.manual_seed(config.train.seed + 1)
-        untrained = Transformer(config.model).eval()
-        for n in lengths:
-            same = {"run": str(folder), "method": label(config), "trained_on": config.data.examples, "fit": args.fit}
-            found = probe(model, untrained, config.task, n, layers, args.prompts, args.fit)
-            records += [same | row for row in found]
+        records += of_run(folder, lengths, layers, args.prompts, args.fit, args.step)
     print(json.dumps(records) if args.json else table(records))
     if args.plot is not None:
         draw.save(draw.probes(records), args.plot)

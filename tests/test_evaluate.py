@@ -406,19 +406,43 @@ def test_bench_inference(cli):
 
 def test_the_race_to_quality(tmp_path):
     tiny = {"n_dims": 2, "examples": 3, "max_examples": 6, "n_layer": 1, "n_head": 1, "n_embd": 8, "validate": 16}
-    (won,) = bench.quality(["ar"], tmp_path, target=5.0, minutes=1, **tiny)
-    assert won["recipe_seconds"] is not None and won["reference_seconds"] is not None and not won["at_least"]
+    tiny |= {"steps": 30, "warmup": 5, "keep": ""}
+    (won,) = bench.quality(["ar"], tmp_path, target=5.0, minutes=1, seeds=2, **tiny)
+    assert len(won["recipe_seconds"]) == 2 and None not in won["recipe_seconds"]
+    assert won["reference_seconds"] is not None and not won["at_least"]
     (lost,) = bench.quality(["ar"], tmp_path, target=1e-9, minutes=0.1, **tiny)
-    assert lost["recipe_seconds"] is None and lost["ratio"] is None and lost["reference_trained"] > 0
+    assert lost["recipe_seconds"] == [None] and lost["ratio"] is None and lost["reference_trained"] > 0
     text = bench.quality_table([won, lost])
     assert "not in" in text and "0 s" in text
-    assert bench._outcome(tmp_path, "ar", 1e-9)["at_least"]
+    assert bench._outcome(tmp_path, "ar", 1e-9, 1)["at_least"]
+    curves = bench.quality_curves(["ar"], tmp_path, 2)
+    assert any(r.get("over") and len(r["runs"]) == 2 for r in curves)
+    draw.save(draw.race([won], curves), tmp_path / "race.png")
+
     reference = json.loads((tmp_path / "ar-reference" / "config.json").read_text())
     assert (reference["train"]["lr"], reference["model"]["init_std"], reference["train"]["batch_size"]) == (
         1e-4,
         0.02,
         64,
     )
+
+
+def test_the_race_is_judged_by_the_slowest_seed(tmp_path):
+    for name, seconds in {"recipe-0": (1, 2, 4), "recipe-1": (1, 3, 5), "reference": (10, 20, 30)}.items():
+        folder = tmp_path / f"ar-{name}"
+        folder.mkdir()
+        lines = {
+            "timing": [{"seconds": s} for s in seconds],
+            "metrics": [{"error": {"10": e}} for e in (0.9, 0.3, 0.1)],
+        }
+        for file, records in lines.items():
+            (folder / f"{file}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    found = bench._outcome(tmp_path, "ar", 0.3, 2)
+    assert (found["recipe_seconds"], found["reference_seconds"], found["ratio"]) == ([2, 3], 20, 20 / 3)
+    assert bench._outcome(tmp_path, "ar", 0.01, 2)["ratio"] is None
+    (tmp_path / "ar-reference" / "metrics.jsonl").write_text(json.dumps({"error": {"10": 0.9}}) + "\n")
+    found = bench._outcome(tmp_path, "ar", 0.3, 2)
+    assert (found["at_least"], found["ratio"]) == (True, 10 / 3), "it was stopped before it got there"
 
 
 def test_regressor(runs):

@@ -1,0 +1,479 @@
+"""`minicl figures`: train what is missing, measure, draw, and write the verdicts.
+
+The plan is in study.py. A run's numbers, once measured, are a file below `--out`, under a name made of everything that
+produced them; the run folder is then no longer needed. Pictures and verdicts are made from those files alone.
+"""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from minicl import checkpoint, claims, draw, order, probe, study
+from minicl.errors import check, check_int
+from minicl.evaluate import (
+    Evaluation,
+    Prompts,
+    columns,
+    left_out,
+    longest,
+    measure_baseline,
+    over_seeds,
+    resample,
+    usual_baselines,
+    whole_numbers,
+)
+from minicl.masks import get_strategy
+
+VERSION = 1  # of what is measured: a change of it makes old numbers unread, not wrong
+KEPT = 200  # resampled means that are kept of every curve, at two lengths, to compare curves by
+ORDERED = 256  # prompts that order sensitivity is measured on
+
+
+def slug(text):
+    return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("×", "x")).strip("-")
+
+
+def identity(run, scale):
+    """A short hash of everything that a run's numbers depend on."""
+    config = {k: v for k, v in run.config.to_json().items() if k != "machine"}
+    measured = {"prompts": scale.prompts, "probed": scale.probed, "measures": sorted(run.measures), "version": VERSION}
+    return hashlib.sha256(json.dumps([config, measured], sort_keys=True).encode()).hexdigest()[:8]
+
+
+def digits(value):
+    """Numbers to five significant digits, which is more than any of them is known to."""
+    if isinstance(value, dict):
+        return {k: digits(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [digits(v) for v in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+class Shelf:
+    """The numbers of a scale: a file for each run, and some for what needs no run."""
+
+    def __init__(self, out, runs, scale):
+        self.out, self.folder, self.scale = Path(out), Path(runs), study.SCALES[scale]
+
+    def file(self, run):
+        name = slug(f"{run.task} {run.name.rpartition(':')[2]}")
+        return self.out / "numbers" / f"{name}-{run.seed}-{identity(run, self.scale)}.json"
+
+    def training(self, run):
+        """The run's folder."""
+        return self.folder / self.file(run).stem
+
+    def read(self, run):
+        """A run's numbers, or None."""
+        return _read(self.file(run))
+
+    def step(self, run):
+        """How far the run's training is."""
+        return next(iter(checkpoint.checkpoints(self.training(run))), 0)
+
+    def other(self, name, compute):
+        """Numbers that need no run: read if there, else computed and saved."""
+        file = self.out / "numbers" / f"{name}.json"
+        found = _read(file)
+        if found is None:
+            found = digits(compute())
+            _write(file, found)
+        return found
+
+
+def _read(file):
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _write(file, numbers):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(file, json.dumps(numbers).encode())
+
+
+def work(scale, out, runs, task, name, seed, masks):
+    """What a process of its own does for one run: train it, measure it, keep the numbers."""
+    shelf = Shelf(out, runs, scale)
+    run = study.make_run(shelf.scale, task, name, int(seed), tuple(json.loads(masks)))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    from minicl.train import train
+
+    train(run.config, shelf.training(run))
+    _write(shelf.file(run), digits(measure(run, shelf.scale, shelf.training(run))))
+
+
+def _end_with_parent():
+    """Ask this process to stop when the one that started it is gone, however it went: its end of the pipe closes."""
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def measure(run, scale, folder):
+    """Everything that any figure needs of a run."""
+    start, config, n = time.perf_counter(), run.config, run.config.data.examples
+    last = longest(config)
+
+    def curves(steps, shifts):
+        found = Evaluation([folder], shifts, which=tuple(sorted(steps)), baselines=(), prompts=scale.prompts).results()
+        return [_light(record, errors, (n, record["lengths"][-1])) for record, errors in found]
+
+    kept = {run.early, *config.train.keep} if "steps" in run.measures else {run.early}
+    numbers = {"config": config.to_json(), "curves": curves({run.late} | kept, ("none",))}
+    if "shifts" in run.measures:
+        numbers["curves"] += curves({run.early, run.late}, study.SHIFTS)
+    if "order" in run.measures:
+        model = checkpoint.load(folder)
+        numbers["order"] = order.sensitivity(model, config.task, n, min(ORDERED, scale.prompts))
+    if "probes" in run.measures:
+        lengths = sorted({n // 4, n // 2, n, (n + last) // 2, last})
+        numbers["probes"] = probe.of_run(folder, lengths, prompts=scale.probed)
+    lines = [
+        [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+        for name in ("metrics.jsonl", "timing.jsonl")
+    ]
+    numbers["training"] = [m | {"seconds": t["seconds"]} for m, t in zip(*lines, strict=True)]
+    numbers["seconds"] = lines[1][-1]["seconds"] + time.perf_counter() - start
+    for record in (*numbers["curves"], *numbers.get("probes", ())):
+        record["run"] = str(run)  # the folder's name says nothing to a reader
+    return numbers
+
+
+def _light(record, errors, lengths):
+    """A curve's record with what comparisons need: resampled means at some of its lengths."""
+    at = [record["lengths"].index(n) for n in lengths]
+    means = resample(errors[:, at])[:KEPT]
+    return record | {"resampled": {str(n): means[:, i].tolist() for i, n in enumerate(lengths)}}
+
+
+class Stopped(Exception):
+    """A signal asked to stop."""
+
+
+def carry_out(shelf, scale, missing, jobs, masks, say, estimate):
+    """Train and measure what is missing, some runs side by side; returns the failures as (run, why)."""
+    waiting, active, failed, start = list(missing), {}, [], time.monotonic()
+
+    def stop(number, frame):
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while waiting or active:
+            while waiting and len(active) < jobs:
+                run = waiting.pop(0)
+                say(f"{run}: {'from step ' + str(shelf.step(run)) if shelf.step(run) else 'training'}")
+                active[_start(shelf, scale, run, masks)] = run
+            for process in [p for p in active if p.poll() is not None]:
+                run = active.pop(process)
+                if process.returncode:
+                    failed.append((run, _last_line(_log(shelf, run))))
+                    say(f"{run}: failed: {failed[-1][1]}")
+                    continue
+                left = sum(estimate(r) for r in (*waiting, *active.values())) / jobs
+                done = len(missing) - len(waiting) - len(active)
+                say(f"{run}: done ({done} of {len(missing)}; {duration(left)} left)")
+            time.sleep(0.1)
+    finally:
+        for process in active:
+            process.terminate()
+        for process in active:
+            process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    say(f"{len(missing) - len(failed)} runs in {duration(time.monotonic() - start)}")
+    return failed
+
+
+def _start(shelf, scale, run, masks):
+    shelf.folder.mkdir(parents=True, exist_ok=True)
+    code = "import sys; from minicl.figures import work; work(*sys.argv[1:])"
+    given = [scale, str(shelf.out), str(shelf.folder), run.task, run.name, str(run.seed), json.dumps(masks)]
+    with open(_log(shelf, run), "w", encoding="utf-8") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, *given], stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def _log(shelf, run):
+    return shelf.training(run).with_suffix(".log")
+
+
+def _last_line(file):
+    lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def duration(seconds):
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{seconds / 60:.0f} min"
+
+
+def estimator(shelf, runs):
+    """A function run -> about how many seconds it still takes: from its other seeds, or by its arithmetic."""
+    from minicl.schedule import prompt_size
+    from minicl.train import dry_run, flops
+
+    def whole(config):
+        sampled = [flops(config, prompt_size(config, i * config.train.steps // 20)[0]) for i in range(20)]
+        return config.train.steps * statistics.mean(sampled)
+
+    known = {(run.task, run.name): found["seconds"] for run in runs if (found := shelf.read(run))}
+    rates = [known[run.task, run.name] / whole(run.config) for run in runs if (run.task, run.name) in known]
+    if not rates:
+        config = runs[0].config
+        rates = [dry_run(config)["seconds"] / whole(config)]
+    rate = statistics.median(rates)
+
+    def estimate(run):
+        left = 1 - shelf.step(run) / run.config.train.steps
+        return known.get((run.task, run.name), rate * whole(run.config)) * left
+
+    return estimate
+
+
+def add_arguments(parser):
+    parser.add_argument("--scale", choices=study.SCALES, default="study", help="how large everything is (study)")
+    parser.add_argument("--only", metavar="N,N,…", help="these figures (all; with --masks 1 to 6)")
+    parser.add_argument(
+        "--masks", metavar="M,M,…", help="compare these, my.py:name among them, instead of the paper's five"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="of every run (3 for figures 1 to 6, 2 for 7 and 8)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each (2)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan: what is done, what is missing, how long"
+    )
+    parser.add_argument("--out", metavar="DIR", help="numbers, pictures and verdicts (results/SCALE)")
+    parser.add_argument("--runs", metavar="DIR", help="run folders (runs/SCALE)")
+    parser.add_argument("--json", action="store_true", help="print the plan as records")
+
+
+def run(args):
+    check_int("jobs", args.jobs, least=1)
+    if args.seeds is not None:
+        check_int("seeds", args.seeds, least=1)
+    masks = tuple(dict.fromkeys(args.masks.split(","))) if args.masks else study.PAPER_MASKS
+    for mask in masks:
+        get_strategy(mask)
+    scale = study.SCALES[args.scale]
+    every = study.figures(scale, masks)
+    numbers = whole_numbers("only", args.only) if args.only else [n for n in every if n <= 6 or not args.masks]
+    for number in numbers:
+        check(number in every, "only", number, f"figures 1 to {len(every)}")
+    shelf = Shelf(args.out or f"results/{args.scale}", args.runs or f"runs/{args.scale}", args.scale)
+    runs = study.make_runs(shelf.scale, numbers, masks, args.seeds)
+    missing = [r for r in runs if shelf.read(r) is None]
+    estimate = estimator(shelf, runs) if missing else lambda run: 0.0
+    plan = [_state(shelf, r, estimate, numbers, every) for r in runs]
+    if args.json:
+        print(json.dumps(plan))
+    elif missing or args.dry_run:
+        print(_table(plan, args.jobs))
+    if args.dry_run:
+        return 0
+
+    def say(text):
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        failed = carry_out(shelf, args.scale, missing, args.jobs, masks, say, estimate) if missing else []
+    except Stopped as stopped:
+        say(f"stopped by {signal.Signals(stopped.args[0]).name}; the same command goes on from here")
+        return 128 + stopped.args[0]
+    for number in numbers:
+        picture(number, shelf, runs, masks)
+    if masks == study.PAPER_MASKS:
+        text = claims.report(claims.Numbers(shelf, study.make_runs(shelf.scale, every, masks, args.seeds)))
+        checkpoint.write_atomically(shelf.out / "claims.md", text.encode())
+        say(f"wrote {shelf.out / 'claims.md'}")
+    for r, why in failed:
+        say(f"failed: {r}: {why} ({_log(shelf, r)})")
+    return 1 if failed else 0
+
+
+def _state(shelf, run, estimate, numbers, every):
+    done = shelf.read(run) is not None
+    step = run.late if done else shelf.step(run)
+    return {
+        "task": run.task,
+        "name": run.name,
+        "seed": run.seed,
+        "state": "done" if done else "begun" if step else "missing",
+        "step": step,
+        "steps": run.late,
+        "seconds_left": 0.0 if done else estimate(run),
+        "figures": [n for n in numbers if (run.task, run.name) in every[n].runs],
+    }
+
+
+def _table(plan, jobs):
+    rows = [["run", "seeds", "figures", "done", "to do"]]
+    kinds = dict.fromkeys((r["task"], r["name"]) for r in plan)
+    for task, name in kinds:
+        mine = [r for r in plan if (r["task"], r["name"]) == (task, name)]
+        left = sum(r["seconds_left"] for r in mine)
+        done = sum(r["state"] == "done" for r in mine)
+        begun = [f"seed {r['seed']} at step {r['step']} of {r['steps']}" for r in mine if r["state"] == "begun"]
+        todo = "; ".join([duration(left), *begun]) if left else ""
+        rows.append([f"{task}, {name}", str(len(mine)), ",".join(map(str, mine[0]["figures"])), str(done), todo])
+    left = sum(r["seconds_left"] for r in plan)
+    missing = sum(r["state"] != "done" for r in plan)
+    end = f"{missing} of {len(plan)} runs to do, about {duration(left / jobs)} with {jobs} side by side"
+    return "\n".join([*columns(rows), end if missing else f"all {len(plan)} runs are done"])
+
+
+def picture(number, shelf, runs, masks):
+    """Draw one figure from the numbers that there are."""
+    figure = study.figures(shelf.scale, masks)[number]
+    mine = [r for r in runs if (r.task, r.name) in figure.runs]
+    found = {r: numbers for r in mine if (numbers := shelf.read(r))}
+    if figure.runs and not found:
+        print(f"figure {number}: nothing to draw yet", file=sys.stderr)
+        return
+    own = "" if masks == study.PAPER_MASKS else "-" + "-".join(slug(m.rpartition(":")[2]) for m in masks)
+    shelf.out.mkdir(parents=True, exist_ok=True)
+    draw.save(DRAWN[number](shelf, found), shelf.out / f"figure{number}{own}.png")
+    if number == 8:
+        found = {
+            r: numbers
+            for r in study.make_runs(shelf.scale, study.figures(shelf.scale, masks), masks)
+            if (numbers := shelf.read(r))
+        }
+        draw.save(_training(found), shelf.out / f"figure8-training{own}.png")
+
+
+def _curves(found, keep):
+    """Curves of the runs, averaged over seeds where there are several; `keep(run, record)` chooses."""
+    records, kinds = [], {}
+    for run, numbers in found.items():
+        for record in numbers["curves"]:
+            if keep(run, record):
+                records.append(record | {"method": run.name.rpartition(":")[2]})
+                kinds[record["run"]] = (run.task, run.name)
+    return records + over_seeds(records, kinds)
+
+
+def _baselines(shelf, found, shifts=("none",)):
+    """The usual baselines of the runs' tasks, on the same prompts."""
+    records = []
+    for run in {r.task: r for r in found}.values():
+        prompts = [Prompts(s, tuple(range(longest(run.config) + 1)), shelf.scale.prompts) for s in shifts]
+        for p in prompts:
+            for name in usual_baselines(run.config.task, p.shift):
+                with left_out():
+                    records.append(
+                        shelf.other(
+                            f"{slug(name)}-{slug(run.task)}-{slug(p.shift)}-{_identity(run.config.task, p)}",
+                            lambda run=run, p=p, name=name: measure_baseline(run.config.task, p, name)[0],
+                        )
+                    )
+    return records
+
+
+def _identity(*what):
+    return hashlib.sha256(repr((VERSION, *what)).encode()).hexdigest()[:8]
+
+
+def _early_and_late(run, record):
+    return record["step"] in (run.early, run.late)
+
+
+def _comparison(shelf, found):
+    return draw.curves(
+        _curves(found, lambda run, r: r["shift"] == "none" and _early_and_late(run, r)) + _baselines(shelf, found)
+    )
+
+
+def _shifted(shelf, found):
+    chosen = _curves(found, lambda run, r: r["shift"] != "none" and _early_and_late(run, r))
+    return draw.curves(chosen + _baselines(shelf, found, study.SHIFTS))
+
+
+def _growth(shelf, found):
+    return draw.growth(_curves(found, lambda run, r: r["shift"] == "none"))
+
+
+def _steps(shelf, found):
+    return draw.steps(_curves(found, lambda run, r: r["shift"] == "none"))
+
+
+def _probes(shelf, found):
+    """The mean over seeds, as if it were one run's."""
+    groups = {}
+    for run, numbers in found.items():
+        for r in numbers["probes"]:
+            groups.setdefault((run.name, r["probe"], r["layer"], r["examples"]), []).append(r)
+    means = {key: statistics.mean(r["mean"] for r in group) for key, group in groups.items()}
+    names = {name: f"mean of {sum(run.name == name for run in found)} seeds" for name, *_ in groups}
+    return draw.probes(
+        [group[0] | {"run": f"{key[0]}/{names[key[0]]}", "mean": means[key]} for key, group in groups.items()]
+    )
+
+
+def _variants(shelf, found):
+    """A record for each run: its last errors at the training length and the longest, and its spread over orders."""
+    records = []
+    for run, numbers in found.items():
+        last = next(r for r in numbers["curves"] if (r["step"], r["shift"]) == (run.late, "none"))
+        at = {n: last["mean"][last["lengths"].index(n)] for n in (run.config.data.examples, last["lengths"][-1])}
+        order_of = numbers.get("order", {}).get("spread")
+        records.append({"method": run.name, "seed": run.seed, "errors": at, "spread": order_of})
+    return records
+
+
+def _controls(shelf, found):
+    return draw.variants(_variants(shelf, found))
+
+
+def _training(found):
+    return draw.training(
+        [{"task": run.task, "method": run.name, "lines": numbers["training"]} for run, numbers in found.items()]
+    )
+
+
+def _costs(shelf, found):
+    return draw.costs(costs(shelf))
+
+
+def costs(shelf):
+    """Records of `minicl bench --inference` for the paper's masks."""
+    from minicl.bench import inference
+
+    sizes = {"repeats": 20, **shelf.scale.inference}
+
+    def compute():
+        import torch
+
+        return inference(list(study.PAPER_MASKS), sizes | {"device": "cuda" if torch.cuda.is_available() else "cpu"})
+
+    return shelf.other(f"inference-{_identity(tuple(sizes.items()))}", compute)
+
+
+def _theory(shelf, found):
+    from minicl import theory
+
+    return draw.theory(shelf.other(f"theory-{_identity()}", lambda: theory.study(list(theory.STATED))))
+
+
+DRAWN = {
+    1: _comparison,
+    2: _comparison,
+    3: _shifted,
+    4: _growth,
+    5: _steps,
+    6: _probes,
+    7: _controls,
+    8: _controls,
+    9: _costs,
+    10: _theory,
+}
