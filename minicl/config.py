@@ -81,21 +81,32 @@ class MachineConfig:
 
 GROUPS = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "machine": MachineConfig}
 
-SMALL = {"n_dims": 5, "examples": 10, "max_examples": 25, "n_head": 4, "n_embd": 64}
+SMALL = {"n_dims": 5, "examples": 10, "max_examples": 25, "n_head": 4, "n_embd": 64, "init_std": 0.12}
+QUICK = {  # what results/recipe.md found
+    "queries": 4,
+    "optimizer": "muon",
+    "lr": 1e-3,
+    "matrix_lr": 0.01,
+    "warmup": 100,
+    "schedule": "cosine",
+    "clip": 1.0,
+}
 PRESETS = {
     "demo": {
-        **SMALL, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "init_std": 0.12, "queries": 4,
-        "steps": 3000, "batch_size": 128, "lr": 2e-3, "warmup": 100, "schedule": "cosine", "clip": 1.0,
-        "log_every": 250, "save_every": 250,
+        **SMALL, **QUICK, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "steps": 2000,
+        "batch_size": 128, "log_every": 250, "save_every": 250,
     },
     "study": {
-        **SMALL, "init_std": 0.12, "queries": 4, "steps": 1200, "batch_size": 128, "optimizer": "muon", "lr": 1e-3,
-        "matrix_lr": 0.01, "warmup": 100, "schedule": "cosine", "clip": 1.0, "log_every": 25, "save_every": 100,
+        **SMALL, **QUICK, "steps": 1200, "batch_size": 128, "log_every": 25, "save_every": 100,
         "keep": (75, 150, 300, 600, 900),
     },
     "paper": {
         "lengths": "curriculum", "save_every": 1000,
         "keep": (10_000, 25_000, 50_000, 75_000, 100_000, 125_000, 150_000, 175_000),
+    },
+    "paper-fast": {
+        **QUICK, "init_std": 0.06, "steps": 20_000, "warmup": 1000, "save_every": 1000, "log_every": 250,
+        "keep": (1000, 2500, 5000, 10_000, 15_000),
     },
 }  # fmt: skip
 
