@@ -14,7 +14,7 @@ from minicl import checkpoint
 from minicl.errors import InputError, check, check_int, check_number
 from minicl.evaluate import Evaluation, but_for_the_seed, columns, over_seeds
 from minicl.masks import STRATEGIES, get_strategy, layout
-from minicl.model import ModelConfig, Transformer
+from minicl.model import ModelConfig, Transformer, auto_device
 from minicl.timing import race, ratio
 
 
@@ -337,7 +337,7 @@ def run(args):
     if args.threads is not None:
         check_int("threads", args.threads, least=1, most=1024)
         torch.set_num_threads(args.threads)
-    sizes["device"] = "cuda" if torch.cuda.is_available() else "cpu"
+    sizes["device"] = auto_device()
     masks = args.mask or (["ar", "invicl"] if args.quality else list(STRATEGIES))
     if args.mask and not (args.inference or args.quality):
         raise InputError("mask: goes with --inference or --quality")

@@ -59,6 +59,15 @@ def save(run, state, keep=()):
             file.unlink()
 
 
+def export(run, folder):
+    """A finished run as a smaller folder: without its optimiser, and without earlier checkpoints."""
+    state, folder = newest(run), Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "metrics.jsonl", "timing.jsonl"):
+        write_atomically(folder / name, Path(run, name).read_bytes())
+    save(folder, state | {"optimizer": None})
+
+
 def read(file, device="cpu"):
     """The content of one checkpoint file; InputError if it is not a whole one of ours. Pickled code is never run."""
     try:

@@ -21,6 +21,7 @@ from minicl.baselines import BASELINES, get_baseline
 from minicl.curves import answers
 from minicl.errors import InputError, check, check_int, choose
 from minicl.masks import get_strategy
+from minicl.model import auto_device, device_of
 from minicl.tasks import SHIFTS, get_shift
 
 VERSION = 1  # of what is computed: a change of it makes old results unread, not wrong
@@ -65,23 +66,23 @@ class Prompts:
     prompts: int = 1280
     seed: int = 0
 
-    def of(self, task):
+    def of(self, task, device="cpu"):
         """The prompts of a task, with the lengths that make sense under the shift."""
         most = get_shift(self.shift).most_points(task)
         lengths = [n for n in self.lengths if n < most]
         check(lengths, f"lengths under shift {self.shift}", min(self.lengths), f"below {most}")
-        return task.sample(self.prompts, max(lengths) + 1, self.seed, shift=self.shift), lengths
+        return task.sample(self.prompts, max(lengths) + 1, self.seed, shift=self.shift, device=device), lengths
 
 
 def squared_errors(method, task, prompts):
     """(prompts, lengths) squared errors over the normaliser, of a model or a baseline; and the lengths."""
-    p, lengths = prompts.of(task)
+    p, lengths = prompts.of(task, device_of(method))
     if hasattr(method, "curve"):
         answer = method.curve(p.xs, p.ys, p.queries)[:, lengths]
     else:
         answer = answers(method, p.xs, p.ys, p.queries, lengths)
     errors = (answer - p.targets[:, lengths]).square() / get_shift(prompts.shift).normaliser(task)
-    return errors.double().numpy(), lengths
+    return errors.double().cpu().numpy(), lengths
 
 
 def record(run, step, prompts, method, lengths, errors, **more):
@@ -199,7 +200,7 @@ class Evaluation:
         found, done = [], set()
         for run, config in self.runs.items():
             for step, file in self.files[run].items():
-                loaded = functools.cache(functools.partial(checkpoint.load, file))
+                loaded = functools.cache(functools.partial(checkpoint.load, file, device=auto_device()))
                 for prompts in self.prompts[run]:
                     with left_out():
                         found.append(self._model(run, config, step, file, prompts, loaded))
@@ -357,7 +358,7 @@ def _order(evaluation, args):
     """A record of order sensitivity for every run and step."""
     for run, config in evaluation.runs.items():
         for step, file in evaluation.files[run].items():
-            model = checkpoint.load(file)
+            model = checkpoint.load(file, device=auto_device())
             settings = (args.prompts, args.permutations, args.tolerance, args.seed)
             found = order.sensitivity(model, config.task, config.data.examples, *settings)
             own = {"positions": config.model.resolved_positions, "train_seed": config.train.seed}

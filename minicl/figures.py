@@ -31,6 +31,7 @@ from minicl.evaluate import (
     whole_numbers,
 )
 from minicl.masks import get_strategy
+from minicl.model import auto_device
 
 VERSION = 1  # of what is measured: a change of it makes old numbers unread, not wrong
 KEPT = 200  # resampled means that are kept of every curve, at two lengths, to compare curves by
@@ -110,6 +111,8 @@ def work(scale, out, runs, task, name, seed, masks):
 
     train(run.config, shelf.training(run))
     _write(shelf.file(run), digits(measure(run, shelf.scale, shelf.training(run))))
+    if (run.task, run.seed) == ("linear", 0) and run.name in study.SHOWN:
+        checkpoint.export(shelf.training(run), shelf.out / "models" / run.name)
 
 
 def _end_with_parent():
@@ -132,7 +135,7 @@ def measure(run, scale, folder):
     if "shifts" in run.measures:
         numbers["curves"] += curves({run.early, run.late}, study.SHIFTS)
     if "order" in run.measures:
-        model = checkpoint.load(folder)
+        model = checkpoint.load(folder, device=auto_device())
         numbers["order"] = order.sensitivity(model, config.task, n, min(ORDERED, scale.prompts))
     if "probes" in run.measures:
         lengths = sorted({n // 4, n // 2, n, (n + last) // 2, last})
@@ -449,14 +452,10 @@ def costs(shelf):
     """Records of `minicl bench --inference` for the paper's masks."""
     from minicl.bench import inference
 
-    sizes = {"repeats": 20, **shelf.scale.inference}
-
-    def compute():
-        import torch
-
-        return inference(list(study.PAPER_MASKS), sizes | {"device": "cuda" if torch.cuda.is_available() else "cpu"})
-
-    return shelf.other(f"inference-{_identity(tuple(sizes.items()))}", compute)
+    sizes = {"repeats": 20, **shelf.scale.inference, "device": auto_device()}
+    return shelf.other(
+        f"inference-{_identity(tuple(sizes.items()))}", lambda: inference(list(study.PAPER_MASKS), sizes)
+    )
 
 
 def _theory(shelf, found):

@@ -18,6 +18,16 @@ from minicl.masks import POSITIONS, Strategy, get_strategy, layout
 from minicl.settings import check_settings, setting
 
 
+def auto_device():
+    """A GPU if there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_of(model):
+    """Where a model is; a method without parameters is on the CPU."""
+    return next(model.parameters()).device if isinstance(model, nn.Module) else torch.device("cpu")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Everything that decides a model's shape and what it may look at."""

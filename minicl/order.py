@@ -5,6 +5,7 @@ import math
 import torch
 
 from minicl.errors import check_int, check_number
+from minicl.model import device_of
 from minicl.rng import Random
 
 
@@ -17,7 +18,7 @@ def sensitivity(model, task, n, prompts=256, permutations=16, tolerance=0.1, see
     """
     check_int("permutations", permutations, least=2)
     check_number("tolerance", tolerance, above=True)
-    p = task.sample(prompts, n + 1, seed)
+    p = task.sample(prompts, n + 1, seed, device=device_of(model))
     random, rows = Random((seed, 3), prompts), torch.arange(prompts).unsqueeze(1)
     orders = [random.choice(f"order {i}", n, n) for i in range(permutations)]
     given = [torch.arange(n).expand(prompts, n), *orders]

@@ -14,7 +14,7 @@ from minicl import checkpoint
 from minicl.baselines import get_baseline
 from minicl.errors import check, check_int
 from minicl.evaluate import bootstrap, check_positions, columns, label, longest, longest_from, whole_numbers
-from minicl.model import Transformer
+from minicl.model import Transformer, auto_device, device_of
 
 RIDGE = tuple(10.0**e for e in range(-9, 5))  # times the mean eigenvalue of the features' covariance
 SEEDS = {"fit": 11, "choose": 12, "test": 13}  # three sets of prompts that share nothing
@@ -26,12 +26,12 @@ def states(model, task, n, layers, prompts):
     found = {}
     for name, seed in SEEDS.items():
         count = prompts if name == "fit" else max(2, prompts // 4)
-        p = task.sample(count, n + 1, (seed,))
+        p = task.sample(count, n + 1, (seed,), device=device_of(model))
         out = model(p.xs[:, :n], p.ys[:, :n], p.queries[:, n:], hidden=layers)
         least = get_baseline("least_squares")
         w = least.weights(p.xs[:, :n].double(), p.ys[:, :n].double()) if n else p.xs.new_zeros(count, task.n_dims)
-        hidden = {layer: reading.query[:, 0].double() for layer, reading in out.hidden.items()}
-        found[name] = (hidden, p.targets[:, n].double(), w.double(), out.query[:, 0].double())
+        hidden = {layer: reading.query[:, 0].double().cpu() for layer, reading in out.hidden.items()}
+        found[name] = (hidden, *(t.double().cpu() for t in (p.targets[:, n], w, out.query[:, 0])))
     return found
 
 
@@ -120,9 +120,9 @@ def of_run(folder, lengths, layers=None, prompts=2048, fit="ridge", step=None):
     layers = layers or sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
     check(max(layers) <= depth, "layers", max(layers), f"0 to {depth}")
     check_positions(folder, config, max(lengths))
-    model = checkpoint.load(folder, step)
+    model = checkpoint.load(folder, step, auto_device())
     torch.manual_seed(config.train.seed + 1)
-    untrained = Transformer(config.model).eval()
+    untrained = Transformer(config.model).to(device_of(model)).eval()
     same = {"run": str(folder), "method": label(config), "trained_on": config.data.examples, "fit": fit}
     return [same | row for n in lengths for row in probe(model, untrained, config.task, n, layers, prompts, fit)]
 

@@ -9,6 +9,7 @@ from minicl.config import Config
 
 SHIFTS = ("noise", "scale", "half_subspace")
 PAPER_MASKS = ("ar", "nope", "prefix", "boe", "invicl")
+SHOWN = ("ar", "invicl")  # whose trained models stay with the numbers, for demonstrations
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from minicl import checkpoint
 from minicl.config import Config, add_config_flags
 from minicl.errors import InputError, check
 from minicl.masks import layout
-from minicl.model import Transformer
+from minicl.model import Transformer, auto_device
 from minicl.optim import make_optimizer
 from minicl.schedule import learning_rate, prompt_size
 
@@ -44,9 +44,7 @@ class Devices:
         self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         if machine.threads:
             torch.set_num_threads(machine.threads)
-        name = machine.device
-        if name == "auto":
-            name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = auto_device() if machine.device == "auto" else machine.device
         if name == "cuda" and self.world > 1:
             name = f"cuda:{os.environ['LOCAL_RANK']}"
         try:
@@ -182,7 +180,8 @@ class Training:
         if rows:
             raise InputError(f"the checkpoint of step {state['step']} was saved with other settings: {'; '.join(rows)}")
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if state["optimizer"] is not None:  # an exported run has none: it is finished
+            self.optimizer.load_state_dict(state["optimizer"])
         self.loss_sum.copy_(state["loss_sum"])
         for name in ("step", "logged", "seconds", "updates"):
             setattr(self, name, state[name])

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 
-from minicl import claims, study
+from minicl import claims, load, study
 from minicl.claims import Error, Numbers
 from minicl.cli import main
 from minicl.figures import Shelf
@@ -62,6 +62,19 @@ def test_everything_is_drawn_and_judged(whole):
     text = (whole / "out" / "claims.md").read_text()
     assert text.count("*Rule.*") == 11 and "not run" not in text
     assert all(word in text for word in ("does not hold", "not decided"))
+
+
+def test_models_for_demonstrations_stay_with_the_numbers(whole):
+    for mask in study.SHOWN:
+        folder = whole / "out" / "models" / mask
+        (original,) = (f for f in (whole / "runs").glob(f"linear-{mask}-0-*") if f.is_dir())
+        ours, theirs = load(folder).state_dict(), load(original).state_dict()
+        assert all(ours[name].equal(theirs[name]) for name in theirs)
+        assert sum(f.stat().st_size for f in folder.rglob("*.pt")) < 0.6 * max(
+            f.stat().st_size for f in original.rglob("*.pt")
+        )
+    flags = ["evaluate", str(folder), "--prompts", "8", "--baselines", "none"]
+    assert main(flags) == 0, "as a run folder does"
 
 
 def test_a_second_call_only_redraws(whole):
