@@ -97,8 +97,8 @@ PRESETS = {
         "batch_size": 128, "log_every": 250, "save_every": 250,
     },
     "study": {
-        **SMALL, **QUICK, "steps": 1200, "batch_size": 128, "log_every": 25, "save_every": 100,
-        "keep": (75, 150, 300, 600, 900),
+        **SMALL, **QUICK, "steps": 1600, "batch_size": 128, "log_every": 25, "save_every": 100,
+        "keep": (100, 200, 400, 800, 1200),
     },
     "paper": {
         "lengths": "curriculum", "save_every": 1000,
