@@ -150,7 +150,7 @@ def test_signals_save_and_say_how_to_resume(tmp_path, whole, number, status):
 
 
 def test_a_signal_during_validation(tmp_path):
-    slow = {"validate": 40_000, "steps": 4, "log_every": 2, "n_layer": 4, "n_embd": 64}
+    slow = {"validate": 20_000, "steps": 4, "log_every": 2, "n_layer": 4, "n_embd": 64}
     out = tmp_path / "run"
     assert train(tmp_path / "whole", **slow).returncode == 0
     process = start(out, **slow)
@@ -279,7 +279,7 @@ def test_two_runs_into_one_folder(tmp_path):
 
 def test_another_config_is_refused(whole):
     result = train(whole, lr=0.5, mask="boe")
-    assert_one_line(result, "other settings", "lr 0.002 there, 0.5 here", "mask ar there, boe here")
+    assert_one_line(result, "other settings", "lr 0.001 there, 0.5 here", "mask ar there, boe here")
     assert train(whole, threads=2).returncode == 0, "but not for another machine"
 
 
