@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from minicl import checkpoint
+from minicl import checkpoint, children
 from minicl.errors import InputError, check, check_int, check_number
 from minicl.evaluate import Evaluation, but_for_the_seed, columns, over_seeds
 from minicl.masks import STRATEGIES, get_strategy, layout
@@ -207,25 +207,25 @@ def quality(masks, folder, target=0.05, minutes=15.0, seeds=1, **settings):
 
     The runs are ordinary run folders below `folder`: asked again with more minutes, they go on where they stopped.
     """
-    records = []
+    Path(folder).mkdir(parents=True, exist_ok=True)
     for mask in masks:
         same = settings | {"mask": mask, "threads": 1, "log_every": 25}
         slow = _start(_folder(folder, mask, "reference"), same | REFERENCE | {"seed": 0})
-        waiting, active = list(range(seeds)), None
+        waiting, started = list(range(seeds)), []
         end = time.monotonic() + 60 * minutes
-        while time.monotonic() < end:
-            if waiting and (active is None or active.poll() is not None):
-                seed = waiting.pop(0)
-                active = _start(_folder(folder, mask, f"recipe-{seed}"), same | {"seed": seed})
-            reached = _reached(_progress_of(_folder(folder, mask, "reference")), target) is not None
-            if not waiting and active.poll() is not None and (reached or slow.poll() is not None):
-                break
-            time.sleep(0.5)
-        for process in (slow, active):
-            process.terminate()
-            process.wait()
-        records.append({"mask": mask, "target": target, **_outcome(folder, mask, target, seeds)})
-    return records
+        try:
+            while time.monotonic() < end:
+                if waiting and (not started or _ended(started[-1])):
+                    seed = waiting.pop(0)
+                    started.append(_start(_folder(folder, mask, f"recipe-{seed}"), same | {"seed": seed}))
+                recipe, rival = _ended(started[-1]), _ended(slow)
+                reached = _reached(_progress_of(_folder(folder, mask, "reference")), target) is not None
+                if recipe and not waiting and (rival or reached):
+                    break
+                time.sleep(0.5)
+        finally:
+            children.stop([slow[0], *(process for process, _ in started)])
+    return [{"mask": mask, "target": target, **_outcome(folder, mask, target, seeds)} for mask in masks]
 
 
 def _folder(folder, mask, name):
@@ -233,9 +233,25 @@ def _folder(folder, mask, name):
 
 
 def _start(out, settings):
+    """(process, its log file) of one run."""
     given = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    command = [sys.executable, "-m", "minicl.cli", "train", "--preset", "study", *given, "--out", str(out)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    log = out.with_suffix(".log")
+    return children.start(train, "--preset", "study", *given, "--out", str(out), log=log), log
+
+
+def train(*arguments):
+    """`minicl train`, for a process of its own."""
+    from minicl.cli import main
+
+    return main(["train", *arguments])
+
+
+def _ended(run):
+    """Whether a run has ended; InputError if it could not go on."""
+    process, log = run
+    if process.poll():
+        raise InputError(children.complaint(process, log))
+    return process.returncode is not None
 
 
 def _progress_of(out):
@@ -346,6 +362,8 @@ def run(args):
     for mask in masks:
         get_strategy(mask)
     if args.quality:
+        names = [_folder("", mask, "") for mask in masks]
+        check(len(set(names)) == len(names), "mask", masks, "masks with different names")
         check_number("minutes", args.minutes, above=True)
         check_number("target", args.target, above=True)
         check_int("seeds", args.seeds, least=1)

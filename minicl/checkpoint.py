@@ -66,6 +66,9 @@ def export(run, folder):
     for name in ("config.json", "metrics.jsonl", "timing.jsonl"):
         write_atomically(folder / name, Path(run, name).read_bytes())
     save(folder, state | {"optimizer": None})
+    for step, file in checkpoints(folder).items():
+        if step != state["step"]:
+            file.unlink()
 
 
 def read(file, device="cpu"):

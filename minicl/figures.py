@@ -6,18 +6,17 @@ produced them; the run folder is then no longer needed. Pictures and verdicts ar
 
 import hashlib
 import json
-import os
 import re
 import signal
 import statistics
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
-from minicl import checkpoint, claims, draw, order, probe, study
-from minicl.errors import check, check_int
+import torch
+
+from minicl import checkpoint, children, claims, draw, order, probe, study
+from minicl.errors import InputError, check, check_int
 from minicl.evaluate import (
     Evaluation,
     Prompts,
@@ -36,17 +35,16 @@ from minicl.model import auto_device
 VERSION = 1  # of what is measured: a change of it makes old numbers unread, not wrong
 KEPT = 200  # resampled means that are kept of every curve, at two lengths, to compare curves by
 ORDERED = 256  # prompts that order sensitivity is measured on
+COSTS = "inference"  # the file with figure 9's numbers
 
 
 def slug(text):
     return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("×", "x")).strip("-")
 
 
-def identity(run, scale):
-    """A short hash of everything that a run's numbers depend on."""
-    config = {k: v for k, v in run.config.to_json().items() if k != "machine"}
-    measured = {"prompts": scale.prompts, "probed": scale.probed, "measures": sorted(run.measures), "version": VERSION}
-    return hashlib.sha256(json.dumps([config, measured], sort_keys=True).encode()).hexdigest()[:8]
+def digest(*what):
+    """A short hash of what a result depends on."""
+    return hashlib.sha256(json.dumps([VERSION, *what], sort_keys=True, default=repr).encode()).hexdigest()[:8]
 
 
 def digits(value):
@@ -64,17 +62,43 @@ class Shelf:
     def __init__(self, out, runs, scale):
         self.out, self.folder, self.scale = Path(out), Path(runs), study.SCALES[scale]
 
+    def prepare(self):
+        """Make the folders, and refuse those that cannot be written to before hours are spent."""
+        for name, folder in {"out": self.out / "numbers", "runs": self.folder}.items():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                checkpoint.write_atomically(folder / ".try", b"")
+                (folder / ".try").unlink()
+            except OSError as error:
+                raise InputError(f"{name}: got {folder}: {error.strerror}, allowed: a folder to write to") from error
+
     def file(self, run):
-        name = slug(f"{run.task} {run.name.rpartition(':')[2]}")
-        return self.out / "numbers" / f"{name}-{run.seed}-{identity(run, self.scale)}.json"
+        """Where its numbers are: named by its settings and by what is measured."""
+        measured = (self.scale.prompts, self.scale.probed, sorted(run.measures))
+        return self.out / "numbers" / f"{self._name(run)}-{digest(_settings(run), measured)}.json"
 
     def training(self, run):
-        """The run's folder."""
-        return self.folder / self.file(run).stem
+        """The run's folder: named by its settings alone, so that measuring more does not train again."""
+        return self.folder / f"{self._name(run)}-{digest(_settings(run))}"
+
+    def log(self, run):
+        return self.training(run).with_suffix(".log")
+
+    @staticmethod
+    def _name(run):
+        return f"{slug(f'{run.task} {short(run.name)}')}-{run.seed}"
 
     def read(self, run):
         """A run's numbers, or None."""
-        return _read(self.file(run))
+        found = _read(self.file(run))
+        whole = isinstance(found, dict) and {"curves", "training", "seconds"} <= set(found)
+        return found if whole and any(r["step"] == run.late for r in found["curves"]) else None
+
+    def seeds(self, task, name):
+        """How many seeds of it were ever measured here."""
+        pattern = re.compile(re.escape(slug(f"{task} {short(name)}")) + r"-(\d+)-[0-9a-f]{8}\.json")
+        found = (pattern.fullmatch(f.name) for f in (self.out / "numbers").glob("*.json"))
+        return 1 + max((int(m[1]) for m in found if m), default=-1)
 
     def step(self, run):
         """How far the run's training is."""
@@ -84,10 +108,19 @@ class Shelf:
         """Numbers that need no run: read if there, else computed and saved."""
         file = self.out / "numbers" / f"{name}.json"
         found = _read(file)
-        if found is None:
+        if not found:
             found = digits(compute())
             _write(file, found)
         return found
+
+
+def short(name):
+    """The name of a mask of one's own without its file."""
+    return name.rpartition(":")[2]
+
+
+def _settings(run):
+    return {k: v for k, v in run.config.to_json().items() if k != "machine"}
 
 
 def _read(file):
@@ -102,23 +135,18 @@ def _write(file, numbers):
     checkpoint.write_atomically(file, json.dumps(numbers).encode())
 
 
-def work(scale, out, runs, task, name, seed, masks):
+def work(scale, out, runs, task, name, seed):
     """What a process of its own does for one run: train it, measure it, keep the numbers."""
-    shelf = Shelf(out, runs, scale)
-    run = study.make_run(shelf.scale, task, name, int(seed), tuple(json.loads(masks)))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     from minicl.train import train
 
-    train(run.config, shelf.training(run))
-    _write(shelf.file(run), digits(measure(run, shelf.scale, shelf.training(run))))
-    if (run.task, run.seed) == ("linear", 0) and run.name in study.SHOWN:
-        checkpoint.export(shelf.training(run), shelf.out / "models" / run.name)
-
-
-def _end_with_parent():
-    """Ask this process to stop when the one that started it is gone, however it went: its end of the pipe closes."""
-    os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
+    shelf = Shelf(out, runs, scale)
+    run = study.make_run(shelf.scale, task, name, int(seed))
+    folder = shelf.training(run)
+    train(run.config, folder)
+    numbers = digits(measure(run, shelf.scale, folder))
+    if (task, run.seed) == ("linear", 0) and name in study.SHOWN:
+        checkpoint.export(folder, shelf.out / "models" / name)
+    _write(shelf.file(run), numbers)
 
 
 def measure(run, scale, folder):
@@ -128,6 +156,8 @@ def measure(run, scale, folder):
 
     def curves(steps, shifts):
         found = Evaluation([folder], shifts, which=tuple(sorted(steps)), baselines=(), prompts=scale.prompts).results()
+        if len(found) < len(steps) * len(shifts):
+            raise InputError(f"{folder}: one of its checkpoints cannot be measured; move the folder away to train anew")
         return [_light(record, errors, (n, record["lengths"][-1])) for record, errors in found]
 
     kept = {run.early, *config.train.keep} if "steps" in run.measures else {run.early}
@@ -162,7 +192,7 @@ class Stopped(Exception):
     """A signal asked to stop."""
 
 
-def carry_out(shelf, scale, missing, jobs, masks, say, estimate):
+def carry_out(shelf, scale, missing, jobs, say, estimate):
     """Train and measure what is missing, some runs side by side; returns the failures as (run, why)."""
     waiting, active, failed, start = list(missing), {}, [], time.monotonic()
 
@@ -175,11 +205,12 @@ def carry_out(shelf, scale, missing, jobs, masks, say, estimate):
             while waiting and len(active) < jobs:
                 run = waiting.pop(0)
                 say(f"{run}: {'from step ' + str(shelf.step(run)) if shelf.step(run) else 'training'}")
-                active[_start(shelf, scale, run, masks)] = run
+                given = (scale, str(shelf.out), str(shelf.folder), run.task, run.name, str(run.seed))
+                active[children.start(work, *given, log=shelf.log(run))] = run
             for process in [p for p in active if p.poll() is not None]:
                 run = active.pop(process)
                 if process.returncode:
-                    failed.append((run, _last_line(_log(shelf, run))))
+                    failed.append((run, children.complaint(process, shelf.log(run))))
                     say(f"{run}: failed: {failed[-1][1]}")
                     continue
                 left = sum(estimate(r) for r in (*waiting, *active.values())) / jobs
@@ -187,33 +218,11 @@ def carry_out(shelf, scale, missing, jobs, masks, say, estimate):
                 say(f"{run}: done ({done} of {len(missing)}; {duration(left)} left)")
             time.sleep(0.1)
     finally:
-        for process in active:
-            process.terminate()
-        for process in active:
-            process.wait()
+        children.stop(active)
         for number, handler in before.items():
             signal.signal(number, handler)
     say(f"{len(missing) - len(failed)} runs in {duration(time.monotonic() - start)}")
     return failed
-
-
-def _start(shelf, scale, run, masks):
-    shelf.folder.mkdir(parents=True, exist_ok=True)
-    code = "import sys; from minicl.figures import work; work(*sys.argv[1:])"
-    given = [scale, str(shelf.out), str(shelf.folder), run.task, run.name, str(run.seed), json.dumps(masks)]
-    with open(_log(shelf, run), "w", encoding="utf-8") as log:
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *given], stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-        )
-
-
-def _log(shelf, run):
-    return shelf.training(run).with_suffix(".log")
-
-
-def _last_line(file):
-    lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
 
 
 def duration(seconds):
@@ -247,7 +256,9 @@ def estimator(shelf, runs):
 
 def add_arguments(parser):
     parser.add_argument("--scale", choices=study.SCALES, default="study", help="how large everything is (study)")
-    parser.add_argument("--only", metavar="N,N,…", help="these figures (all; with --masks 1 to 6)")
+    parser.add_argument(
+        "--only", metavar="N,N,…", help="these figures (all; with --masks those that compare masks, 1 to 6)"
+    )
     parser.add_argument(
         "--masks", metavar="M,M,…", help="compare these, my.py:name among them, instead of the paper's five"
     )
@@ -265,16 +276,14 @@ def run(args):
     check_int("jobs", args.jobs, least=1)
     if args.seeds is not None:
         check_int("seeds", args.seeds, least=1)
-    masks = tuple(dict.fromkeys(args.masks.split(","))) if args.masks else study.PAPER_MASKS
-    for mask in masks:
-        get_strategy(mask)
-    scale = study.SCALES[args.scale]
-    every = study.figures(scale, masks)
-    numbers = whole_numbers("only", args.only) if args.only else [n for n in every if n <= 6 or not args.masks]
-    for number in numbers:
-        check(number in every, "only", number, f"figures 1 to {len(every)}")
+    masks = _masks(args.masks) if args.masks else study.PAPER_MASKS
     shelf = Shelf(args.out or f"results/{args.scale}", args.runs or f"runs/{args.scale}", args.scale)
-    runs = study.make_runs(shelf.scale, numbers, masks, args.seeds)
+    every = study.figures(shelf.scale, masks)
+    allowed = [n for n in every if n <= 6 or not args.masks]
+    numbers = whole_numbers("only", args.only) if args.only else allowed
+    for number in numbers:
+        check(number in allowed, "only", number, f"figures 1 to {allowed[-1]}{' with --masks' if args.masks else ''}")
+    runs = study.make_runs(shelf.scale, numbers, masks, args.seeds and (lambda task, name: args.seeds))
     missing = [r for r in runs if shelf.read(r) is None]
     estimate = estimator(shelf, runs) if missing else lambda run: 0.0
     plan = [_state(shelf, r, estimate, numbers, every) for r in runs]
@@ -288,20 +297,34 @@ def run(args):
     def say(text):
         print(text, file=sys.stderr, flush=True)
 
+    shelf.prepare()
     try:
-        failed = carry_out(shelf, args.scale, missing, args.jobs, masks, say, estimate) if missing else []
+        failed = carry_out(shelf, args.scale, missing, args.jobs, say, estimate) if missing else []
     except Stopped as stopped:
         say(f"stopped by {signal.Signals(stopped.args[0]).name}; the same command goes on from here")
         return 128 + stopped.args[0]
     for number in numbers:
-        picture(number, shelf, runs, masks)
+        picture(number, shelf, masks)
     if masks == study.PAPER_MASKS:
-        text = claims.report(claims.Numbers(shelf, study.make_runs(shelf.scale, every, masks, args.seeds)))
+        text = claims.report(claims.Numbers(shelf, study.make_runs(shelf.scale, every, masks, shelf.seeds)))
         checkpoint.write_atomically(shelf.out / "claims.md", text.encode())
         say(f"wrote {shelf.out / 'claims.md'}")
     for r, why in failed:
-        say(f"failed: {r}: {why} ({_log(shelf, r)})")
+        say(f"failed: {r}: {why} ({shelf.log(r)})")
     return 1 if failed else 0
+
+
+def _masks(text):
+    """Masks by name, each once; those of one's own by their full path, and told apart by their own name."""
+    masks = []
+    for mask in text.split(","):
+        get_strategy(mask)
+        path, _, name = mask.rpartition(":")
+        masks.append(f"{Path(path).resolve()}:{name}" if path else mask)
+    masks = tuple(dict.fromkeys(masks))
+    names = [short(mask) for mask in masks]
+    check(len(set(names)) == len(names), "masks", text, "masks with different names")
+    return masks
 
 
 def _state(shelf, run, estimate, numbers, every):
@@ -335,24 +358,23 @@ def _table(plan, jobs):
     return "\n".join([*columns(rows), end if missing else f"all {len(plan)} runs are done"])
 
 
-def picture(number, shelf, runs, masks):
+def picture(number, shelf, masks):
     """Draw one figure from the numbers that there are."""
-    figure = study.figures(shelf.scale, masks)[number]
-    mine = [r for r in runs if (r.task, r.name) in figure.runs]
-    found = {r: numbers for r in mine if (numbers := shelf.read(r))}
-    if figure.runs and not found:
-        print(f"figure {number}: nothing to draw yet", file=sys.stderr)
+    found = _found(shelf, [number], masks)
+    if not found and number not in RUNLESS:
+        print(f"figure {number}: nothing to draw", file=sys.stderr)
         return
-    own = "" if masks == study.PAPER_MASKS else "-" + "-".join(slug(m.rpartition(":")[2]) for m in masks)
-    shelf.out.mkdir(parents=True, exist_ok=True)
+    own = "" if masks == study.PAPER_MASKS else "-" + "-".join(slug(short(m)) for m in masks)
     draw.save(DRAWN[number](shelf, found), shelf.out / f"figure{number}{own}.png")
     if number == 8:
-        found = {
-            r: numbers
-            for r in study.make_runs(shelf.scale, study.figures(shelf.scale, masks), masks)
-            if (numbers := shelf.read(r))
-        }
-        draw.save(_training(found), shelf.out / f"figure8-training{own}.png")
+        every = _found(shelf, study.figures(shelf.scale, masks), masks)
+        draw.save(_training(every), shelf.out / "figure8-training.png")
+
+
+def _found(shelf, numbers, masks):
+    """{run: its numbers} of these figures, of all seeds that there are."""
+    runs = study.make_runs(shelf.scale, numbers, masks, shelf.seeds)
+    return {run: found for run in runs if (found := shelf.read(run))}
 
 
 def _curves(found, keep):
@@ -361,7 +383,7 @@ def _curves(found, keep):
     for run, numbers in found.items():
         for record in numbers["curves"]:
             if keep(run, record):
-                records.append(record | {"method": run.name.rpartition(":")[2]})
+                records.append(record | {"method": short(run.name)})
                 kinds[record["run"]] = (run.task, run.name)
     return records + over_seeds(records, kinds)
 
@@ -376,15 +398,11 @@ def _baselines(shelf, found, shifts=("none",)):
                 with left_out():
                     records.append(
                         shelf.other(
-                            f"{slug(name)}-{slug(run.task)}-{slug(p.shift)}-{_identity(run.config.task, p)}",
+                            f"{slug(name)}-{slug(run.task)}-{slug(p.shift)}-{digest(run.config.task, p)}",
                             lambda run=run, p=p, name=name: measure_baseline(run.config.task, p, name)[0],
                         )
                     )
     return records
-
-
-def _identity(*what):
-    return hashlib.sha256(repr((VERSION, *what)).encode()).hexdigest()[:8]
 
 
 def _early_and_late(run, record):
@@ -445,25 +463,28 @@ def _training(found):
 
 
 def _costs(shelf, found):
-    return draw.costs(costs(shelf))
-
-
-def costs(shelf):
-    """Records of `minicl bench --inference` for the paper's masks."""
+    """`minicl bench --inference` for the paper's masks, on one thread."""
     from minicl.bench import inference
 
+    def compute():
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return inference(list(study.PAPER_MASKS), sizes)
+        finally:
+            torch.set_num_threads(before)
+
     sizes = {"repeats": 20, **shelf.scale.inference, "device": auto_device()}
-    return shelf.other(
-        f"inference-{_identity(tuple(sizes.items()))}", lambda: inference(list(study.PAPER_MASKS), sizes)
-    )
+    return draw.costs(shelf.other(COSTS, compute))
 
 
 def _theory(shelf, found):
     from minicl import theory
 
-    return draw.theory(shelf.other(f"theory-{_identity()}", lambda: theory.study(list(theory.STATED))))
+    return draw.theory(shelf.other("theory", lambda: theory.study(list(theory.STATED))))
 
 
+RUNLESS = (9, 10)  # figures that need no training
 DRAWN = {
     1: _comparison,
     2: _comparison,

@@ -52,7 +52,8 @@ class ModelConfig:
 
     @property
     def strategy(self):
-        return dataclasses.replace(get_strategy(self.mask), blind_query=self.blind_query)
+        own = get_strategy(self.mask)
+        return dataclasses.replace(own, blind_query=True) if self.blind_query else own
 
     # The strategy's own choices, where no others were made.
     @property

@@ -135,8 +135,9 @@ class Run:
         return f"{self.task}, {self.name}, seed {self.seed}"
 
 
-def make_run(scale, task, name, seed, masks=PAPER_MASKS):
+def make_run(scale, task, name, seed):
     """The run that figures mean by (task, name) at a scale; a name that is no control is a mask."""
+    masks = PAPER_MASKS if name in PAPER_MASKS or name in CONTROLS else (*PAPER_MASKS, name)
     every = [figure for figure in figures(scale, masks).values() if (task, name) in figure.runs]
     settings = scale.settings | scale.tasks.get(task, {}) | CONTROLS.get(name, {"mask": name})
     config = Config.make(scale.preset, **settings, task=task, seed=seed, threads=1)
@@ -144,11 +145,15 @@ def make_run(scale, task, name, seed, masks=PAPER_MASKS):
 
 
 def make_runs(scale, numbers, masks=PAPER_MASKS, seeds=None):
-    """The runs that the figures of these numbers need: the first seed of all, then the second, …"""
+    """The runs that the figures of these numbers need: the first seed of all, then the second, …
+
+    `seeds(task, name)`, if given, says how many there should be instead.
+    """
     wanted = {}
     for number in numbers:
         figure = figures(scale, masks)[number]
         for key in figure.runs:
-            wanted[key] = max(wanted.get(key, 0), seeds or (scale.fewer if figure.few else scale.seeds))
+            count = seeds(*key) if seeds else scale.fewer if figure.few else scale.seeds
+            wanted[key] = max(wanted.get(key, 0), count)
     each = [(seed, *key) for key, count in wanted.items() for seed in range(count)]
-    return [make_run(scale, task, name, seed, masks) for seed, task, name in sorted(each, key=lambda run: run[0])]
+    return [make_run(scale, task, name, seed) for seed, task, name in sorted(each, key=lambda run: run[0])]

@@ -18,6 +18,7 @@ from minicl import Regressor, bench, curves, draw, order, probe
 from minicl.baselines import get_baseline
 from minicl.checkpoint import checkpoints, read, save
 from minicl.config import Config
+from minicl.errors import InputError
 from minicl.evaluate import Prompts, Store, _winner, bootstrap, squared_errors
 from minicl.masks import Strategy
 from minicl.model import ModelConfig, Transformer
@@ -418,6 +419,8 @@ def test_the_race_to_quality(tmp_path):
     curves = bench.quality_curves(["ar"], tmp_path, 2)
     assert any(r.get("over") and len(r["runs"]) == 2 for r in curves)
     draw.save(draw.race([won], curves), tmp_path / "race.png")
+    with pytest.raises(InputError, match="other settings"):
+        bench.quality(["ar"], tmp_path, minutes=1, **tiny, lr=0.5)
 
     reference = json.loads((tmp_path / "ar-reference" / "config.json").read_text())
     assert (reference["train"]["lr"], reference["model"]["init_std"], reference["train"]["batch_size"]) == (

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,6 +78,29 @@ def test_models_for_demonstrations_stay_with_the_numbers(whole):
     assert main(flags) == 0, "as a run folder does"
 
 
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"curves": [], "training": [], "seconds": 1}', '{"curv'])
+def test_numbers_that_are_not_whole_are_not_there(tmp_path, content):
+    shelf = Shelf(tmp_path, tmp_path, "smoke")
+    run = study.make_run(shelf.scale, "linear", "ar", 0)
+    shelf.file(run).parent.mkdir()
+    shelf.file(run).write_text(content)
+    assert shelf.read(run) is None
+
+
+def test_verdicts_use_all_seeds_that_there_are(whole, tmp_path):
+    """Also where a seed of one strategy is missing, and when fewer are asked for now."""
+    folder = tmp_path / "copy"
+    shutil.copytree(whole / "out", folder / "out")
+    next((folder / "out" / "numbers").glob("decision-tree-ar-1-*")).unlink()
+    (folder / "runs").write_text("")
+    assert finish(start(folder, "--only", "2")).returncode == 2, "no place for the run folders"
+    (folder / "runs").unlink()
+    result = finish(start(folder, "--only", "2", "--seeds", "1"))
+    assert result.returncode == 0, result.stderr
+    text = (folder / "out" / "claims.md").read_text()
+    assert "ar 0" in text and "(1 seed)" in text and "2 seeds)" in text
+
+
 def test_a_second_call_only_redraws(whole):
     before = numbers(whole)
     (whole / "out" / "figure1.png").unlink()
@@ -106,7 +130,7 @@ def test_a_mask_or_a_seed_more_trains_only_what_is_new(whole, tmp_path, capsys):
 
 def test_a_failing_run_does_not_stop_the_rest(tmp_path):
     shelf = Shelf(tmp_path / "out", tmp_path / "runs", "smoke")
-    blocked = study.make_run(shelf.scale, "linear", "ar", 0, ("ar", "boe"))
+    blocked = study.make_run(shelf.scale, "linear", "ar", 0)
     (tmp_path / "runs").mkdir()
     shelf.training(blocked).write_text("in the way")
     result = finish(start(tmp_path, "--only", "1", "--masks", "ar,boe", "--seeds", "1"))
@@ -140,6 +164,8 @@ def test_no_run_outlives_a_killed_study(tmp_path):
         (["--jobs", "0"], "jobs"),
         (["--seeds", "0"], "seeds"),
         (["--masks", "none"], "mask"),
+        (["--masks", "ar", "--only", "7"], "figures 1 to 6 with --masks"),
+        (["--out", "/dev/null/x"], "out"),
         (["--scale", "huge"], "scale"),
     ],
 )
@@ -173,19 +199,28 @@ def test_the_matrix():
 # Verdicts, on made-up numbers. Resampled means stand ±2 % around the means.
 
 
-def error(name, *means, spread=0.02):
+def error(name, *means, spread=0.02, seeds=None):
     means = numpy.array(means, dtype=float)
-    return Error(name, means, means[:, None] * numpy.linspace(1 - spread, 1 + spread, 50))
+    seeds = numpy.arange(len(means)) if seeds is None else numpy.array(seeds)
+    return Error(name, seeds, means, means[:, None] * numpy.linspace(1 - spread, 1 + spread, 50))
 
 
 def test_lower():
     a, b = error("a", 0.1, 0.12, 0.11), error("b", 0.2, 0.3, 0.2)
     assert claims.lower(a, b) is True and claims.lower(b, a) is False
     assert claims.lower(a, error("c", 0.2, 0.1, 0.2)) is None, "a seed disagrees"
-    wide = Error("d", numpy.array([0.13, 0.13, 0.13]), numpy.linspace([0.05] * 3, [0.3] * 3, 50).T)
+    wide = Error("d", numpy.arange(3), numpy.full(3, 0.13), numpy.linspace([0.05] * 3, [0.3] * 3, 50).T)
     assert claims.lower(a, wide) is None, "the interval is astride"
     assert claims.lower(error("a", 0.1), error("b", 0.9)) is None, "one seed decides nothing"
     assert claims.lower(error("a", 0.105, 0.104), error("b", 0.1, 0.1), than=1.1) is True
+
+
+def test_errors_are_compared_seed_by_seed():
+    a, b = error("a", 0.5, 0.1, seeds=[1, 2]), error("b", 0.1, 1.0, 0.2, seeds=[0, 1, 2])
+    assert claims.ratio(a, b)[3].tolist() == pytest.approx([0.5, 0.5]) and claims.lower(a, b) is True
+    assert claims.lower(error("a", 0.1, seeds=[2]), b) is None, "they share one seed"
+    with pytest.raises(claims.Missing):
+        claims.lower(error("a", 0.1, seeds=[7]), b)
 
 
 def test_alike():
@@ -193,6 +228,7 @@ def test_alike():
     assert claims.alike(a, error("b", 0.15, 0.12)) is True
     assert claims.alike(a, error("b", 0.4, 0.5)) is False
     assert claims.alike(a, error("b", 0.2, 0.2)) is None
+    assert claims.alike(error("a", 0.01, 1), error("b", 1, 0.01)) is not True, "their mean alone is alike"
 
 
 def test_judgements_add_up():
@@ -227,7 +263,7 @@ OTHERS = ("ar", "nope", "prefix", "boe")
 
 
 def curves(*errors, steps=(100, 250, 500, 1000)):
-    run = SimpleNamespace(early=250, late=1000, config=SimpleNamespace(data=SimpleNamespace(examples=10)))
+    run = SimpleNamespace(seed=0, early=250, late=1000, config=SimpleNamespace(data=SimpleNamespace(examples=10)))
     return run, {"curves": [{"step": s, "shift": "none", "mean": [1, e]} for s, e in zip(steps, errors, strict=True)]}
 
 
@@ -312,4 +348,4 @@ def test_verdicts(number, case, expected):
 def test_a_claim_whose_runs_are_missing_says_so(tmp_path):
     shelf = Shelf(tmp_path, tmp_path, "smoke")
     text = claims.report(Numbers(shelf, study.make_runs(shelf.scale, [1])))
-    assert text.count("not run") == 2 * 10 and "missing: linear, ar" in text
+    assert text.count("not run") == 2 * 11 and "missing: linear, ar" in text

@@ -132,6 +132,9 @@ def test_a_blind_query_sees_the_context_alone(mask):
     assert not plan.mask[rows, rows].any() and before.mask[rows, rows].all()
     assert int((plan.mask != before.mask).sum()) == 2, "nothing else changes"
     assert layout(blind, 0, 2).mask.equal(torch.eye(2, dtype=torch.bool)), "nothing but itself is there"
+    assert ModelConfig(mask=Strategy("own", usual.sees, blind_query=True)).strategy.blind_query, (
+        "a strategy's own choice"
+    )
     assert pickle.loads(pickle.dumps(blind)).blind_query and not pickle.loads(pickle.dumps(usual)).blind_query
 
 
