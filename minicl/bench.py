@@ -13,7 +13,7 @@ import torch
 from minicl import checkpoint, children
 from minicl.errors import InputError, check, check_int, check_number
 from minicl.evaluate import Evaluation, but_for_the_seed, columns, over_seeds
-from minicl.masks import STRATEGIES, get_strategy, layout
+from minicl.masks import STRATEGIES, get_strategy, layout, short
 from minicl.model import ModelConfig, Transformer, auto_device
 from minicl.timing import race, ratio
 
@@ -165,7 +165,7 @@ def _multiply(args, repeats=20):
 def training(args):
     """Records of the throughput rows: ratios of training steps, and shares of the machine's own multiply rate."""
     from minicl.config import Config
-    from minicl.train import flops
+    from minicl.cost import flops
 
     steps = {mask: _stepper(mask, args) for mask in ("ar", "invicl")}
     rival = _hugging_face(args)
@@ -229,7 +229,7 @@ def quality(masks, folder, target=0.05, minutes=15.0, seeds=1, **settings):
 
 
 def _folder(folder, mask, name):
-    return Path(folder, f"{mask.rpartition(':')[2]}-{name}")
+    return Path(folder, f"{short(mask)}-{name}")
 
 
 def _start(out, settings):

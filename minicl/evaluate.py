@@ -20,7 +20,7 @@ from minicl import checkpoint, order
 from minicl.baselines import BASELINES, get_baseline
 from minicl.curves import answers
 from minicl.errors import InputError, check, check_int, choose
-from minicl.masks import get_strategy
+from minicl.masks import get_strategy, short
 from minicl.model import auto_device, device_of
 from minicl.tasks import SHIFTS, get_shift
 
@@ -133,7 +133,7 @@ def label(config):
     """A strategy's name in tables and legends: with whatever is not the strategy's own."""
     model = config.model
     strategy = get_strategy(model.mask)
-    parts = [model.mask.rpartition(":")[2]]
+    parts = [short(model.mask)]
     if model.resolved_positions != strategy.positions:
         parts.append(model.resolved_positions)
     if model.resolved_copies != strategy.copies:

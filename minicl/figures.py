@@ -1,12 +1,9 @@
 """`minicl figures`: train what is missing, measure, draw, and write the verdicts.
 
-The plan is in study.py. A run's numbers, once measured, are a file below `--out`, under a name made of everything that
-produced them; the run folder is then no longer needed. Pictures and verdicts are made from those files alone.
+The plan is in study.py, the numbers are in the care of numbers.py, the verdicts in that of claims.py.
 """
 
-import hashlib
 import json
-import re
 import signal
 import statistics
 import sys
@@ -15,177 +12,22 @@ from pathlib import Path
 
 import torch
 
-from minicl import checkpoint, children, claims, draw, order, probe, study
-from minicl.errors import InputError, check, check_int
+from minicl import checkpoint, children, claims, draw, study
+from minicl.errors import check, check_int
 from minicl.evaluate import (
-    Evaluation,
     Prompts,
     columns,
     left_out,
     longest,
     measure_baseline,
     over_seeds,
-    resample,
     usual_baselines,
     whole_numbers,
 )
-from minicl.masks import get_strategy
+from minicl.masks import get_strategy, short
 from minicl.model import auto_device
-
-VERSION = 1  # of what is measured: a change of it makes old numbers unread, not wrong
-KEPT = 200  # resampled means that are kept of every curve, at two lengths, to compare curves by
-ORDERED = 256  # prompts that order sensitivity is measured on
-COSTS = "inference"  # the file with figure 9's numbers
-
-
-def slug(text):
-    return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("×", "x")).strip("-")
-
-
-def digest(*what):
-    """A short hash of what a result depends on."""
-    return hashlib.sha256(json.dumps([VERSION, *what], sort_keys=True, default=repr).encode()).hexdigest()[:8]
-
-
-def digits(value):
-    """Numbers to five significant digits, which is more than any of them is known to."""
-    if isinstance(value, dict):
-        return {k: digits(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [digits(v) for v in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-class Shelf:
-    """The numbers of a scale: a file for each run, and some for what needs no run."""
-
-    def __init__(self, out, runs, scale):
-        self.out, self.folder, self.scale = Path(out), Path(runs), study.SCALES[scale]
-
-    def prepare(self):
-        """Make the folders, and refuse those that cannot be written to before hours are spent."""
-        for name, folder in {"out": self.out / "numbers", "runs": self.folder}.items():
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                checkpoint.write_atomically(folder / ".try", b"")
-                (folder / ".try").unlink()
-            except OSError as error:
-                raise InputError(f"{name}: got {folder}: {error.strerror}, allowed: a folder to write to") from error
-
-    def file(self, run):
-        """Where its numbers are: named by its settings and by what is measured."""
-        measured = (self.scale.prompts, self.scale.probed, sorted(run.measures))
-        return self.out / "numbers" / f"{self._name(run)}-{digest(_settings(run), measured)}.json"
-
-    def training(self, run):
-        """The run's folder: named by its settings alone, so that measuring more does not train again."""
-        return self.folder / f"{self._name(run)}-{digest(_settings(run))}"
-
-    def log(self, run):
-        return self.training(run).with_suffix(".log")
-
-    @staticmethod
-    def _name(run):
-        return f"{slug(f'{run.task} {short(run.name)}')}-{run.seed}"
-
-    def read(self, run):
-        """A run's numbers, or None."""
-        found = _read(self.file(run))
-        whole = isinstance(found, dict) and {"curves", "training", "seconds"} <= set(found)
-        return found if whole and any(r["step"] == run.late for r in found["curves"]) else None
-
-    def seeds(self, task, name):
-        """How many seeds of it were ever measured here."""
-        pattern = re.compile(re.escape(slug(f"{task} {short(name)}")) + r"-(\d+)-[0-9a-f]{8}\.json")
-        found = (pattern.fullmatch(f.name) for f in (self.out / "numbers").glob("*.json"))
-        return 1 + max((int(m[1]) for m in found if m), default=-1)
-
-    def step(self, run):
-        """How far the run's training is."""
-        return next(iter(checkpoint.checkpoints(self.training(run))), 0)
-
-    def other(self, name, compute):
-        """Numbers that need no run: read if there, else computed and saved."""
-        file = self.out / "numbers" / f"{name}.json"
-        found = _read(file)
-        if not found:
-            found = digits(compute())
-            _write(file, found)
-        return found
-
-
-def short(name):
-    """The name of a mask of one's own without its file."""
-    return name.rpartition(":")[2]
-
-
-def _settings(run):
-    return {k: v for k, v in run.config.to_json().items() if k != "machine"}
-
-
-def _read(file):
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _write(file, numbers):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_atomically(file, json.dumps(numbers).encode())
-
-
-def work(scale, out, runs, task, name, seed):
-    """What a process of its own does for one run: train it, measure it, keep the numbers."""
-    from minicl.train import train
-
-    shelf = Shelf(out, runs, scale)
-    run = study.make_run(shelf.scale, task, name, int(seed))
-    folder = shelf.training(run)
-    train(run.config, folder)
-    numbers = digits(measure(run, shelf.scale, folder))
-    if (task, run.seed) == ("linear", 0) and name in study.SHOWN:
-        checkpoint.export(folder, shelf.out / "models" / name)
-    _write(shelf.file(run), numbers)
-
-
-def measure(run, scale, folder):
-    """Everything that any figure needs of a run."""
-    start, config, n = time.perf_counter(), run.config, run.config.data.examples
-    last = longest(config)
-
-    def curves(steps, shifts):
-        found = Evaluation([folder], shifts, which=tuple(sorted(steps)), baselines=(), prompts=scale.prompts).results()
-        if len(found) < len(steps) * len(shifts):
-            raise InputError(f"{folder}: one of its checkpoints cannot be measured; move the folder away to train anew")
-        return [_light(record, errors, (n, record["lengths"][-1])) for record, errors in found]
-
-    kept = {run.early, *config.train.keep} if "steps" in run.measures else {run.early}
-    numbers = {"config": config.to_json(), "curves": curves({run.late} | kept, ("none",))}
-    if "shifts" in run.measures:
-        numbers["curves"] += curves({run.early, run.late}, study.SHIFTS)
-    if "order" in run.measures:
-        model = checkpoint.load(folder, device=auto_device())
-        numbers["order"] = order.sensitivity(model, config.task, n, min(ORDERED, scale.prompts))
-    if "probes" in run.measures:
-        lengths = sorted({n // 4, n // 2, n, (n + last) // 2, last})
-        numbers["probes"] = probe.of_run(folder, lengths, prompts=scale.probed)
-    lines = [
-        [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
-        for name in ("metrics.jsonl", "timing.jsonl")
-    ]
-    numbers["training"] = [m | {"seconds": t["seconds"]} for m, t in zip(*lines, strict=True)]
-    numbers["seconds"] = lines[1][-1]["seconds"] + time.perf_counter() - start
-    for record in (*numbers["curves"], *numbers.get("probes", ())):
-        record["run"] = str(run)  # the folder's name says nothing to a reader
-    return numbers
-
-
-def _light(record, errors, lengths):
-    """A curve's record with what comparisons need: resampled means at some of its lengths."""
-    at = [record["lengths"].index(n) for n in lengths]
-    means = resample(errors[:, at])[:KEPT]
-    return record | {"resampled": {str(n): means[:, i].tolist() for i, n in enumerate(lengths)}}
+from minicl.numbers import Shelf, slug, work
+from minicl.timing import duration
 
 
 class Stopped(Exception):
@@ -225,20 +67,12 @@ def carry_out(shelf, scale, missing, jobs, say, estimate):
     return failed
 
 
-def duration(seconds):
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{seconds / 60:.0f} min"
-
-
 def estimator(shelf, runs):
     """A function run -> about how many seconds it still takes: from its other seeds, or by its arithmetic."""
-    from minicl.schedule import prompt_size
-    from minicl.train import dry_run, flops
+    from minicl.cost import dry_run, mean_flops
 
     def whole(config):
-        sampled = [flops(config, prompt_size(config, i * config.train.steps // 20)[0]) for i in range(20)]
-        return config.train.steps * statistics.mean(sampled)
+        return config.train.steps * mean_flops(config, 20)
 
     known = {(run.task, run.name): found["seconds"] for run in runs if (found := shelf.read(run))}
     rates = [known[run.task, run.name] / whole(run.config) for run in runs if (run.task, run.name) in known]
@@ -396,13 +230,13 @@ def _baselines(shelf, found, shifts=("none",)):
         for p in prompts:
             for name in usual_baselines(run.config.task, p.shift):
                 with left_out():
-                    records.append(
-                        shelf.other(
-                            f"{slug(name)}-{slug(run.task)}-{slug(p.shift)}-{digest(run.config.task, p)}",
-                            lambda run=run, p=p, name=name: measure_baseline(run.config.task, p, name)[0],
-                        )
-                    )
+                    records.append(_baseline(shelf, run.config.task, p, name))
     return records
+
+
+def _baseline(shelf, task, prompts, name):
+    file = f"{name} {task.name} {prompts.shift}"
+    return shelf.other(file, task, prompts, compute=lambda: measure_baseline(task, prompts, name)[0])
 
 
 def _early_and_late(run, record):
@@ -441,19 +275,14 @@ def _probes(shelf, found):
     )
 
 
-def _variants(shelf, found):
-    """A record for each run: its last errors at the training length and the longest, and its spread over orders."""
+def _controls(shelf, found):
+    """A row for each run: its last errors at the training length and the longest, and its spread over orders."""
     records = []
     for run, numbers in found.items():
         last = next(r for r in numbers["curves"] if (r["step"], r["shift"]) == (run.late, "none"))
         at = {n: last["mean"][last["lengths"].index(n)] for n in (run.config.data.examples, last["lengths"][-1])}
-        order_of = numbers.get("order", {}).get("spread")
-        records.append({"method": run.name, "seed": run.seed, "errors": at, "spread": order_of})
-    return records
-
-
-def _controls(shelf, found):
-    return draw.variants(_variants(shelf, found))
+        records.append({"method": run.name, "errors": at, "spread": numbers.get("order", {}).get("spread")})
+    return draw.variants(records)
 
 
 def _training(found):
@@ -475,13 +304,13 @@ def _costs(shelf, found):
             torch.set_num_threads(before)
 
     sizes = {"repeats": 20, **shelf.scale.inference, "device": auto_device()}
-    return draw.costs(shelf.other(COSTS, compute))
+    return draw.costs(shelf.costs(compute))
 
 
 def _theory(shelf, found):
     from minicl import theory
 
-    return draw.theory(shelf.other("theory", lambda: theory.study(list(theory.STATED))))
+    return draw.theory(shelf.other("theory", compute=lambda: theory.study(list(theory.STATED))))
 
 
 RUNLESS = (9, 10)  # figures that need no training

@@ -130,6 +130,11 @@ def get_strategy(mask):
     return STRATEGIES[choose("mask", mask, tuple(STRATEGIES), also=", or one of your own as path/to/file.py:name")]
 
 
+def short(mask):
+    """The name of a mask without the file that it is in."""
+    return mask.rpartition(":")[2]
+
+
 def _named(mask, blind_query):
     return replace(get_strategy(mask), blind_query=blind_query)
 

@@ -21,3 +21,10 @@ def ratio(slow, fast):
     ratios = [s / f for s, f in zip(slow, fast, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return {"ratio": middle, "low": low, "high": high}
+
+
+def duration(seconds):
+    """A length of time as people say it."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import signal
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -21,10 +20,11 @@ from tqdm import tqdm
 from minicl import checkpoint
 from minicl.config import Config, add_config_flags
 from minicl.errors import InputError, check
-from minicl.masks import layout
+from minicl.masks import short
 from minicl.model import Transformer, auto_device
 from minicl.optim import make_optimizer
 from minicl.schedule import learning_rate, prompt_size
+from minicl.timing import duration
 
 TRAIN, VALIDATE = 0, 1  # streams of prompts: no run is validated on what any run was trained on
 
@@ -368,14 +368,8 @@ class _Progress:
         if self.bar is not None:
             self.bar.set_postfix_str(f"{loss}{errors} {speed}")
             return
-        left = f", {_duration((self.steps - self.training.step) / rate)} left" if done else ""
+        left = f", {duration((self.steps - self.training.step) / rate)} left" if done else ""
         self.say(f"step {self.training.step}/{self.steps}: {loss}{errors}" + (f", {speed}{left}" if done else ""))
-
-
-def _duration(seconds):
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _say(devices, text):
@@ -396,52 +390,6 @@ def _greeting(training):
     return text
 
 
-def flops(config, n):
-    """Multiply-adds ×2 of one update with n examples: forward, and twice that backward."""
-    model, E = config.model, config.model.n_embd
-    plan = layout(model.strategy, n, config.data.queries, model.positions, model.copies)
-    tail = plan.tail(model.n_layer, config.on_context)
-    present, total = len(plan.mask), 2 * len(plan.mask) * E * model.n_dims
-    for layer in range(1, model.n_layer + 1):
-        rows = len(tail[layer][0]) if layer in tail else present
-        dense = rows if layer in tail or plan.causal else rows - plan.local
-        total += 2 * E * E * (rows + 2 * present + rows + 8 * rows) + 4 * dense * present * E
-        present = rows
-    return 3 * config.train.batch_size * (total + 2 * present * E)
-
-
-def dry_run(config, measured=5):
-    """What a run would be and cost, from a few updates of a model that is then thrown away."""
-    training = Training(config, Devices(config.machine, config.train.batch_size))
-    seconds, work = [], []
-    for _ in range(measured):
-        start = time.perf_counter()
-        n, _ = prompt_size(config, training.step)
-        training.update()
-        float(training.loss_sum)
-        seconds.append(time.perf_counter() - start)
-        work.append(flops(config, n))
-    rate = statistics.median(w / s for w, s in zip(work[1:], seconds[1:], strict=True))
-    steps = config.train.steps
-    sampled = [flops(config, prompt_size(config, i * steps // 200)[0]) for i in range(200)]
-    return {
-        "config": config.to_json(),
-        "parameters": sum(p.numel() for p in training.model.parameters()),
-        "flops_per_step": statistics.mean(sampled),
-        "memory_bytes": _peak_memory(training.devices.device),
-        "seconds_per_step": statistics.mean(sampled) / rate,
-        "seconds": steps * statistics.mean(sampled) / rate,
-    }
-
-
-def _peak_memory(device):
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def add_arguments(parser):
     parser.add_argument("--out", metavar="DIR", help="run folder (runs/TASK-MASK-PRESET-SEED)")
     parser.add_argument("--dry-run", action="store_true", help="print what would run and what it would cost")
@@ -454,11 +402,12 @@ def run(args):
     preset, out, dry, as_json = (given.pop(name) for name in ("preset", "out", "dry_run", "json"))
     config = Config.make(preset, **given)
     if dry:
-        record = dry_run(config)
-        print(json.dumps(record) if as_json else _plan(record))
+        from minicl import cost
+
+        record = cost.dry_run(config)
+        print(json.dumps(record) if as_json else cost.table(record))
         return 0
-    mask = config.model.mask.rpartition(":")[2]
-    out = out or f"runs/{config.data.task}-{mask}-{preset}-{config.train.seed}"
+    out = out or f"runs/{config.data.task}-{short(config.model.mask)}-{preset}-{config.train.seed}"
     try:
         last = train(config, out)
     except Failure as failure:
@@ -467,19 +416,3 @@ def run(args):
     if as_json and last:
         print(json.dumps(last))
     return 0
-
-
-def _plan(record):
-    lines = [
-        f"{name}: {', '.join(f'{k} {v}' for k, v in settings.items() if v not in (None, []))}"
-        for name, settings in record["config"].items()
-        if isinstance(settings, dict)
-    ]
-    return "\n".join(
-        [
-            *lines,
-            f"{record['parameters']:,} parameters, {record['flops_per_step'] / 1e9:.3g} GFLOP a step, "
-            f"about {record['memory_bytes'] / 2**30:.1f} GiB",
-            f"{record['seconds_per_step']:.3g} s a step here, {_duration(record['seconds'])} in all",
-        ]
-    )

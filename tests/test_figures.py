@@ -16,7 +16,7 @@ from minicl import claims, load, study
 from minicl.checkpoint import checkpoints, read
 from minicl.claims import Error, Numbers
 from minicl.cli import main
-from minicl.figures import Shelf
+from minicl.numbers import Shelf
 
 
 def start(folder, *extra):
@@ -144,16 +144,19 @@ def test_a_failing_run_does_not_stop_the_rest(tmp_path):
 
 def test_no_run_outlives_a_killed_study(tmp_path):
     process = start(tmp_path, "--only", "1")
-    logs = lambda: list((tmp_path / "runs").glob("*.log"))  # noqa: E731
-    wait_for(lambda: len(logs()) == 2)
-    process.kill()
-    process.communicate()
 
     def left():
-        found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-        return str(tmp_path) in found
+        """How many processes were told of this folder, this study itself included."""
+        found = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True).stdout
+        return found.count(f"{tmp_path}/runs")
 
-    wait_for(lambda: not left(), 30)
+    wait_for(lambda: left() == 3)
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + 30
+    while left() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert left() == 0
 
 
 @pytest.mark.parametrize(

@@ -579,7 +579,7 @@ def test_flops_are_those_that_torch_counts():
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from minicl.train import flops
+    from minicl.cost import flops
 
     for mask in ("prefix", "invicl"):
         training = trainer(mask=mask, lengths="fixed", n_embd=32, examples=5)
