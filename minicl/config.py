@@ -29,9 +29,10 @@ class DataConfig:
     queries: int = setting(1, "queries a prompt", least=1)
     lengths: str = setting(
         "auto",
-        "examples in a step's prompts: all, any number from 0 on, or growing with the dimensions as in 2022; auto: "
-        "fixed if context predictions train all shorter lengths anyway (a causal mask), else uniform",
-        choices=("auto", "fixed", "uniform", "curriculum"),
+        "examples in a step's prompts: all, any number from 0 on, the larger of two such numbers, or growing with the "
+        "dimensions as in 2022; auto: fixed if context predictions train all shorter lengths anyway (a causal mask), "
+        "else long",
+        choices=("auto", "fixed", "uniform", "long", "curriculum"),
     )
     curriculum_steps: int | None = setting(None, "curriculum: steps until prompts are full (15 % of all)", least=1)
 
@@ -87,6 +88,8 @@ QUICK = {  # what results/recipe.md found
     "optimizer": "muon",
     "lr": 1e-3,
     "matrix_lr": 0.01,
+    "beta2": 0.95,
+    "symmetric_std": 0.5,
     "warmup": 100,
     "schedule": "cosine",
     "clip": 1.0,
@@ -97,8 +100,8 @@ PRESETS = {
         "batch_size": 128, "log_every": 250, "save_every": 250,
     },
     "study": {
-        **SMALL, **QUICK, "steps": 1600, "batch_size": 128, "log_every": 25, "save_every": 100,
-        "keep": (100, 200, 400, 800, 1200),
+        **SMALL, **QUICK, "steps": 1200, "batch_size": 128, "log_every": 25, "save_every": 100,
+        "keep": (100, 200, 300, 600, 900),
     },
     "paper": {
         "lengths": "curriculum", "save_every": 1000,
@@ -164,7 +167,7 @@ class Config:
         if train.loss == "auto":
             train = dataclasses.replace(train, loss="all" if on else "query")
         if data.lengths == "auto":
-            data = dataclasses.replace(data, lengths="fixed" if on and causal else "uniform")
+            data = dataclasses.replace(data, lengths="fixed" if on and causal else "long")
         return dataclasses.replace(self, data=data, train=train)
 
     @property

@@ -41,6 +41,7 @@ class ModelConfig:
     n_head: int = setting(8, "attention heads", least=1)
     n_embd: int = setting(256, "width", least=1)
     init_std: float = setting(0.02, "standard deviation of the initial matrices; 0.02 is GPT-2's", above=0)
+    symmetric_std: float | None = setting(None, "the same for symmetric positions (init_std)", above=0)
     max_examples: int = setting(100, "most examples with absolute positions; others know no limit", least=1)
 
     def __post_init__(self):
@@ -91,7 +92,7 @@ class Attention(nn.Module):
             return [self._heads(t) for t in self.c_attn(h).chunk(3, dim=-1)]
         E, weight, bias = h.shape[-1], self.c_attn.weight, self.c_attn.bias
         k, v = F.linear(h, weight[E:], bias[E:]).chunk(2, dim=-1)
-        return [self._heads(t) for t in (F.linear(h[:, rows], weight[:E], bias[:E]), k, v)]
+        return [self._heads(t) for t in (F.linear(h.index_select(1, rows), weight[:E], bias[:E]), k, v)]
 
     def _heads(self, t):
         return t.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
@@ -106,8 +107,8 @@ class Attention(nn.Module):
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         front = []
         if local:
-            front = [_pairs(*(t[:, :, :local] for t in (q, k, v)))]
-            q, mask = q[:, :, local:], mask[local:]
+            first, q = q.split([local, q.shape[2] - local], dim=2)
+            front, mask = [_pairs(first, k[:, :, :local], v[:, :, :local])], mask[local:]
         a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         a = torch.cat([*front, a], dim=2) if front else a
         return self.c_proj(a.transpose(1, 2).flatten(2))
@@ -141,7 +142,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, h, mask, past=None, rows=None, local=0):
-        here = h if rows is None else h[:, rows]
+        here = h if rows is None else h.index_select(1, rows)
         h = here + self.attn(self.ln_1(h), mask, past, rows, local)
         return h + self.mlp(self.ln_2(h))
 
@@ -172,7 +173,8 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
         if self.wpe is not None:
             # Absolute positions that training never reaches keep their start, so it is small whatever the matrices are.
-            nn.init.normal_(self.wpe.weight, std=0.02 if self.positions == "absolute" else self.config.init_std)
+            symmetric = self.config.symmetric_std or self.config.init_std
+            nn.init.normal_(self.wpe.weight, std=0.02 if self.positions == "absolute" else symmetric)
 
     def forward(self, xs: Tensor, ys: Tensor, queries: Tensor, hidden: Iterable[int] = (), context=True) -> Output:
         """Without `context`, only the queries are answered, which takes less work; out.context is then None."""

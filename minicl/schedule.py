@@ -20,9 +20,10 @@ def learning_rate(train, step):
 def prompt_size(config, step):
     """(examples, dimensions) of the prompts of the update that follows `step` updates."""
     data, d = config.data, config.model.n_dims
-    if data.lengths == "uniform":
-        digest = hashlib.blake2b(repr((config.train.seed, step)).encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little") % (data.examples + 1), d
+    if data.lengths in ("uniform", "long"):
+        digest = hashlib.blake2b(repr((config.train.seed, step)).encode(), digest_size=16).digest()
+        draws = [int.from_bytes(half, "little") % (data.examples + 1) for half in (digest[:8], digest[8:])]
+        return (max(draws) if data.lengths == "long" else draws[0]), d
     if data.lengths == "curriculum":
         whole = data.curriculum_steps or max(1, round(0.15 * config.train.steps))
         stage = min(STAGES, STAGES * step // whole)

@@ -296,7 +296,7 @@ BAD = [
     "--task=liner", "--mask=arr", "--mask=no.py:f", "--positions=odd", "--copies=0", "--mask=invicl --copies=1",
     "--preset=huge", "--steps=0", "--steps=many", "--steps=1.5", "--batch-size=0", "--batch-size=-3", "--seed=-1",
     "--seed=x", "--seed=99999999999999999999999", "--threads=99999999", "--keep=0", "--threads=0", "--examples=0",
-    "--examples=9", "--queries=0", "--lengths=long", "--loss=some", "--optimizer=sgd", "--lr=0", "--lr=-1",
+    "--examples=9", "--queries=0", "--lengths=sideways", "--loss=some", "--optimizer=sgd", "--lr=0", "--lr=-1",
     "--lr=nan", "--beta2=1", "--warmup=-1", "--schedule=step", "--decay=2", "--clip=-1", "--precision=fp8",
     "--device=tpu", "--device=cuda:99", "--n-layer=0", "--n-head=3", "--n-dims=0", "--sparsity=2",
     "--task=sparse_linear --sparsity=3", "--task=decision_tree --depth=0", "--keep=61", "--keep=a,b", "--log-every=0",
@@ -366,22 +366,24 @@ def test_lengths_and_loss_follow_from_the_mask():
     assert chosen == {
         "ar": ("fixed", "all"),
         "nope": ("fixed", "all"),
-        "prefix": ("uniform", "query"),
-        "boe": ("uniform", "all"),
-        "saicl": ("uniform", "query"),
-        "invicl": ("uniform", "all"),
-        "offdiagonal": ("uniform", "query"),
+        "prefix": ("long", "query"),
+        "boe": ("long", "all"),
+        "saicl": ("long", "query"),
+        "invicl": ("long", "all"),
+        "offdiagonal": ("long", "query"),
     }
-    assert Config.make("demo", mask="ar", loss="query").data.lengths == "uniform"
+    assert Config.make("demo", mask="ar", loss="query").data.lengths == "long"
     assert Config.make("demo", mask="ar", lengths="uniform").data.lengths == "uniform"
 
 
-def test_uniform_lengths_are_uniform_and_pure():
-    config = Config.make("demo", lengths="uniform", examples=6)
-    sizes = [prompt_size(config, step)[0] for step in range(7000)]
-    assert sizes == [prompt_size(config, step)[0] for step in range(7000)]
-    assert all(880 < sizes.count(n) < 1120 for n in range(7))
-    assert sizes != [prompt_size(Config.make("demo", lengths="uniform", examples=6, seed=1), s)[0] for s in range(7000)]
+@pytest.mark.parametrize("lengths, shares", [("uniform", [7] * 7), ("long", [1, 3, 5, 7, 9, 11, 13])])
+def test_lengths_are_drawn_as_they_say_and_purely(lengths, shares):
+    def sizes(seed):
+        config = Config.make("demo", lengths=lengths, examples=6, seed=seed)
+        return [prompt_size(config, step)[0] for step in range(9800)]
+
+    assert sizes(0) == sizes(0) != sizes(1)
+    assert [sizes(0).count(n) / 200 for n in range(7)] == pytest.approx(shares, rel=0.12, abs=0.25)
 
 
 def test_learning_rates():
@@ -487,7 +489,7 @@ def test_muon_moves_what_it_should(tmp_path):
             torch.testing.assert_close(moved, by_adam)
 
 
-@pytest.mark.parametrize("lengths", ["fixed", "uniform", "curriculum"])
+@pytest.mark.parametrize("lengths", ["fixed", "uniform", "long", "curriculum"])
 def test_an_update_reads_nothing_back(lengths, monkeypatch):
     training = trainer(lengths=lengths, mask="invicl", clip=1.0, curriculum_steps=5)
     for _ in range(20):  # a layout is built when its length first comes up; after that it is there
