@@ -1,5 +1,7 @@
 """Certify what a strategy guarantees: invariance, no leak, interdependence (the paper's definitions 1 to 3).
 
+And what those three forget, pairing: whether the model can tell whose label is whose.
+
 Two independent ways come to the same kind of `Findings`, and an audit compares them entry by entry:
 
 - `symbolic` knows only the mask and the positions. What can reach a prediction is the L-th power of the mask; whether a
@@ -28,9 +30,11 @@ class Findings:
 
     depends: torch.Tensor  # (n + 1, 2n + 1) bool: prediction depends on input
     swaps: tuple[int, ...]  # the i for which swapping examples i and i + 1 changes the query prediction
+    label_swaps: tuple[int, ...]  # the i for which swapping labels i and i + 1 alone changes it
 
     def agrees_with(self, other):
-        return torch.equal(self.depends, other.depends) and self.swaps == other.swaps
+        swaps = (self.swaps, self.label_swaps)
+        return torch.equal(self.depends, other.depends) and swaps == (other.swaps, other.label_swaps)
 
     @property
     def n(self):
@@ -53,13 +57,13 @@ def symbolic(plan, layers):
     sees = [row.nonzero()[:, 0].tolist() for row in plan.mask]
     positions = plan.positions.tolist() if plan.positions is not None else [0] * len(source)
 
-    def shows(i):
-        x, y = 2 * i, 2 * i + 1
-        exchange = {x: x + 2, y: y + 2, x + 2: x, y + 2: y}
+    def shown(exchange):
         return shown_after(sees, source.tolist(), positions, exchange, layers) is not None
 
-    swaps = tuple(i for i in range(n - 1) if shows(i))
-    return Findings(dependencies(plan, layers), swaps)
+    labels = [{y: y + 2, y + 2: y} for y in range(1, 2 * n - 1, 2)]
+    examples = [{**swap, **{y - 1: other - 1 for y, other in swap.items()}} for swap in labels]
+    swaps = (tuple(i for i, swap in enumerate(each) if shown(swap)) for each in (examples, labels))
+    return Findings(dependencies(plan, layers), *swaps)
 
 
 def _source(plan):
@@ -129,10 +133,14 @@ def numeric(strategy, layers, n, positions=None, copies=None, seed=0):
         depends[i, -1] = (d_query != 0).any()
 
     orders = [[*range(i), i + 1, i, *range(i + 2, n)] for i in range(n - 1)]
-    with torch.no_grad():
-        moved = model(*(torch.cat([t[:, order] for order in orders]) for t in (xs, ys)), query.expand(n - 1, 1, 3))
-    change = ((moved.query - out.query) / out.query).abs().flatten()
-    return Findings(depends, tuple((change > 1e-10).nonzero()[:, 0].tolist()))
+    swapped_xs, swapped_ys = (torch.cat([t[:, order] for order in orders]) for t in (xs, ys))
+
+    def changed(xs):
+        with torch.no_grad():
+            moved = model(xs, swapped_ys, query.expand(n - 1, 1, 3)).query
+        return tuple((((moved - out.query) / out.query).abs().flatten() > 1e-10).nonzero()[:, 0].tolist())
+
+    return Findings(depends, changed(swapped_xs), changed(xs.expand(n - 1, n, 3)))
 
 
 def audit(mask, positions=None, copies=None, layers=12, examples=4, seed=0):
@@ -160,6 +168,7 @@ def audit(mask, positions=None, copies=None, layers=12, examples=4, seed=0):
         "no_leak": not found.leaks,
         "interdependent": share == 1,
         "interdependent_share": share,
+        "paired": len(found.label_swaps) == n - 1,
         "agree": found.agrees_with(seen),
         "counterexamples": _counterexamples(plan, found, seen),
         "pairs": int(plan.mask.sum()),
@@ -185,6 +194,10 @@ def _counterexamples(plan, found, seen):
     if found.apart:
         i, j = found.apart[0]
         why["interdependent"] = f"prediction {i + 1} does not depend on example {j + 1}"
+    blind = [i for i in range(found.n - 1) if i not in found.label_swaps]
+    if blind:
+        i = blind[0]
+        why["paired"] = f"swapping labels {i + 1} and {i + 2} alone does not change the query prediction"
     if not found.agrees_with(seen):
         why["agree"] = "the gradients and swaps of a random model contradict the mask graph"
     return why
@@ -268,26 +281,27 @@ def _table(records):
     agree = "confirmed" if all(r["agree"] for r in records) else "NOT confirmed"
     how = f"certified by the mask graph, {agree} by gradients and swaps of a random model"
     width = max(14, *(len(r["mask"]) + 2 for r in records))
-    row = f"{{:<{width}}}{{:<12}}{{:<11}}{{:<9}}{{:<16}}{{:<18}}{{}}".format
+    row = f"{{:<{width}}}{{:<12}}{{:<11}}{{:<9}}{{:<16}}{{:<8}}{{:<18}}{{}}".format
     lines = [
         f"{n} examples, {layers} layers: {how}",
         "",
-        row("mask", "positions", "invariant", "no leak", "interdependent", "example pairs", "token pairs (computed)"),
+        row("mask", "positions", *WORDS.values(), "example pairs", "token pairs (computed)"),
     ]
     for r in records:
         percent = min(99, max(1, round(100 * r["interdependent_share"])))
         share = {0: "no", 1: "yes"}.get(r["interdependent_share"], f"partly ({percent}%)")
         paper = "" if r["units_paper"] in (None, r["units"]) else f" (paper: {r['units_paper']})"
         copies = "" if r["copies"] == 1 else f", {r['copies']} copies"
-        yes = ["yes" if r[what] else "no" for what in ("invariant", "no_leak")]
-        pairs = f"{r['pairs']} ({r['pairs_computed']}){copies}"
-        lines.append(row(r["mask"], r["positions"], *yes, share, f"{r['units']}{paper}", pairs))
+        invariant, no_leak, paired = ("yes" if r[what] else "no" for what in ("invariant", "no_leak", "paired"))
+        costs = (f"{r['units']}{paper}", f"{r['pairs']} ({r['pairs_computed']}){copies}")
+        lines.append(row(r["mask"], r["positions"], invariant, no_leak, share, paired, *costs))
     lines.append("")
     for r in records:
-        lines += [f"{r['mask']}: not {WORDS[what]}: {why}" for what, why in r["counterexamples"].items()]
+        failed = {w: f"not {WORDS[w].replace('no leak', 'free of leaks')}" for w in WORDS} | {"agree": "not confirmed"}
+        lines += [f"{r['mask']}: {failed[what]}: {why}" for what, why in r["counterexamples"].items()]
     if any(r["mask"] == "prefix" and r["units_paper"] for r in records):
         lines += ["", "The paper's n²+1 pairs for prefix leave out that the query sees the n examples: it is n²+n+1."]
     return "\n".join(lines)
 
 
-WORDS = {"invariant": "invariant", "no_leak": "free of leaks", "interdependent": "interdependent", "agree": "confirmed"}
+WORDS = {"invariant": "invariant", "no_leak": "no leak", "interdependent": "interdependent", "paired": "paired"}

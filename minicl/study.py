@@ -59,6 +59,7 @@ SCALES = {
 CONTROLS = {
     "ar+symmetric": {"mask": "ar", "positions": "symmetric"},
     "invicl+absolute": {"mask": "invicl", "positions": "absolute"},
+    "prefix+absolute": {"mask": "prefix", "positions": "absolute"},  # else it cannot tell whose label is whose
     "ar+×2": {"mask": "ar", "copies": 2},
     "boe+×2": {"mask": "boe", "copies": 2},
     "prefix+×2": {"mask": "prefix", "copies": 2},
@@ -85,7 +86,7 @@ class Figure:
 def figures(scale, masks=PAPER_MASKS):
     """The figures by number. Masks of one's own stand beside the paper's where masks are compared."""
     pair = [mask for mask in ("ar", "invicl") if mask in masks] + [m for m in masks if m not in PAPER_MASKS]
-    grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl")
+    grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl", "prefix+absolute")
     doubled = ("boe", "prefix", "ar+×2", "boe+×2", "prefix+×2")
     asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
     return {

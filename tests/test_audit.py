@@ -19,7 +19,7 @@ from minicl.propositions import propositions
 def test_symbolic_and_numeric_agree(mask, layers):
     found, seen = symbolic(layout(STRATEGIES[mask], 4, 1), layers), numeric(STRATEGIES[mask], layers, 4)
     assert torch.equal(found.depends, seen.depends)
-    assert found.swaps == seen.swaps
+    assert (found.swaps, found.label_swaps) == (seen.swaps, seen.label_swaps)
 
 
 @pytest.mark.parametrize("positions", ["absolute", "symmetric", "none"])
@@ -55,7 +55,7 @@ def test_they_agree_on_random_masks(n, copies, seed, density, layers, positions)
     found = symbolic(layout(strategy, n, 1, positions), layers)
     seen = numeric(strategy, layers, n, positions, seed=seed)
     assert torch.equal(found.depends, seen.depends)
-    assert found.swaps == seen.swaps
+    assert (found.swaps, found.label_swaps) == (seen.swaps, seen.label_swaps)
 
 
 def test_the_paper_s_table_1_and_what_it_leaves_open():
@@ -96,6 +96,15 @@ def test_mask_and_positions_are_both_needed_for_invariance():
         ("invicl", "absolute"): False,
         ("invicl", "symmetric"): True,
     }
+
+
+def test_full_attention_with_symmetric_positions_cannot_tell_whose_label_is_whose():
+    paired = {mask: audit(mask)["paired"] for mask in EVERY}
+    assert [mask for mask, yes in paired.items() if not yes] == ["prefix"]
+    record = audit("prefix")
+    assert record["counterexamples"]["paired"].startswith("swapping labels 1 and 2 alone does not")
+    assert audit("prefix", "absolute")["paired"] and not audit("prefix", copies=2)["paired"]
+    assert not audit("boe", layers=1)["paired"] and audit("boe", layers=2)["paired"], "y must first have seen its x"
 
 
 def test_doubling_the_input_makes_ar_and_boe_leak():
