@@ -197,7 +197,7 @@ def training(args):
 # a quarter, as everything else here: from a quarter of the dimensions, one more every 500 steps instead of every 2,000.
 REFERENCE = {
     "optimizer": "adam", "batch_size": 64, "lr": 1e-4, "warmup": 0, "schedule": "constant", "clip": 0,
-    "init_std": 0.02, "queries": 1,
+    "beta2": 0.999, "init_std": 0.02, "symmetric_std": 0.02, "queries": 1,
     "lengths": "curriculum", "steps": 500_000, "curriculum_steps": 2_000, "keep": "",
 }  # fmt: skip
 

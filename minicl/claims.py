@@ -103,7 +103,7 @@ def agree(found):
     return found[0] if len(found) > 1 and len(set(found)) == 1 else None
 
 
-def paired(a, b):
+def shared(a, b):
     """Both errors, of the seeds that they share."""
     seeds = [seed for seed in a.seeds.tolist() if seed in b.seeds]
     if not seeds:
@@ -113,7 +113,7 @@ def paired(a, b):
 
 def ratio(a, b):
     """(geometric mean over seeds of a ÷ b, low and high end of its paired 90 % interval over prompts, each seed's)."""
-    a, b = paired(a, b)
+    a, b = shared(a, b)
     logs = _log(a.means) - _log(b.means)
     low, high = numpy.exp(interval((_log(a.resampled) - _log(b.resampled)).mean(0)))
     return math.exp(logs.mean()), float(low), float(high), numpy.exp(logs)
@@ -188,7 +188,7 @@ def trees_ar_short_invicl_long(numbers):
         {m: numbers.error(m, "late", where, task="decision_tree") for m in ("ar", "invicl")}
         for where in ("half", "longest")
     )
-    ar, invicl = paired(short["ar"], short["invicl"])
+    ar, invicl = shared(short["ar"], short["invicl"])
     found = [agree(bool(s) for s in ar.means < invicl.means), lower(long["invicl"], long["ar"])]
     lines = [f"half the training length: {short['ar']}, {short['invicl']}"]
     return every(found), [*lines, f"longest: {long['ar']}, {long['invicl']}, {versus(long['invicl'], long['ar'])}"]

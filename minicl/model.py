@@ -41,7 +41,7 @@ class ModelConfig:
     n_head: int = setting(8, "attention heads", least=1)
     n_embd: int = setting(256, "width", least=1)
     init_std: float = setting(0.02, "standard deviation of the initial matrices; 0.02 is GPT-2's", above=0)
-    symmetric_std: float | None = setting(None, "the same for symmetric positions (init_std)", above=0)
+    symmetric_std: float | None = setting(None, "that of symmetric positions, instead of init_std", above=0)
     max_examples: int = setting(100, "most examples with absolute positions; others know no limit", least=1)
 
     def __post_init__(self):

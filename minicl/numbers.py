@@ -1,6 +1,6 @@
 """The study's numbers: what is measured on a run, and the files that keep it.
 
-A file's name is made of everything that produced its numbers. Once they are there, the run folder is no longer needed:
+A run's file is named by everything that produced its numbers. Once they are there, the run folder is no longer needed:
 pictures and verdicts are made from these files alone.
 """
 

@@ -20,10 +20,11 @@ def learning_rate(train, step):
 def prompt_size(config, step):
     """(examples, dimensions) of the prompts of the update that follows `step` updates."""
     data, d = config.data, config.model.n_dims
-    if data.lengths in ("uniform", "long"):
-        digest = hashlib.blake2b(repr((config.train.seed, step)).encode(), digest_size=16).digest()
-        draws = [int.from_bytes(half, "little") % (data.examples + 1) for half in (digest[:8], digest[8:])]
-        return (max(draws) if data.lengths == "long" else draws[0]), d
+    draws = {"uniform": 1, "long": 2}.get(data.lengths)
+    if draws:
+        digest = hashlib.blake2b(repr((config.train.seed, step)).encode(), digest_size=8 * draws).digest()
+        drawn = (int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(draws))
+        return max(n % (data.examples + 1) for n in drawn), d
     if data.lengths == "curriculum":
         whole = data.curriculum_steps or max(1, round(0.15 * config.train.steps))
         stage = min(STAGES, STAGES * step // whole)

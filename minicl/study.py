@@ -17,7 +17,7 @@ class Scale:
     """How large everything is: a preset, changes to it for all runs and for a task's, seeds, and what is measured."""
 
     preset: str
-    seeds: int  # of figures 1 to 3
+    seeds: int  # of figures 1 to 6
     fewer: int  # seeds of the other runs
     prompts: int  # that every curve is measured on
     probed: int  # prompts that a linear probe is fitted on
@@ -86,8 +86,8 @@ class Figure:
 def figures(scale, masks=PAPER_MASKS):
     """The figures by number. Masks of one's own stand beside the paper's where masks are compared."""
     pair = [mask for mask in ("ar", "invicl") if mask in masks] + [m for m in masks if m not in PAPER_MASKS]
-    grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl", "prefix+absolute")
-    doubled = ("boe", "prefix", "ar+×2", "boe+×2", "prefix+×2")
+    grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl")
+    doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "boe+×2", "prefix+×2")
     asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
     return {
         1: Figure("error against examples, early and late", _on("linear", masks), ("steps",)),

@@ -1,4 +1,7 @@
-"""Times as ratios within one run: candidates take turns, so that a noisy machine slows all of them alike."""
+"""Times in words, and as ratios within one run.
+
+Candidates take turns, so that a noisy machine slows all of them alike.
+"""
 
 import statistics
 import time

@@ -105,6 +105,9 @@ def test_full_attention_with_symmetric_positions_cannot_tell_whose_label_is_whos
     assert record["counterexamples"]["paired"].startswith("swapping labels 1 and 2 alone does not")
     assert audit("prefix", "absolute")["paired"] and not audit("prefix", copies=2)["paired"]
     assert not audit("boe", layers=1)["paired"] and audit("boe", layers=2)["paired"], "y must first have seen its x"
+    every_other = Strategy("every other", lambda q, k: ~q.is_query & (q.example % 2 == k.example % 2))
+    found, seen = symbolic(layout(every_other, 4, 1, "symmetric"), 3), numeric(every_other, 3, 4, "symmetric")
+    assert found.alike == seen.alike == [(0, 2), (1, 3)], "neighbours are told apart, others are not"
 
 
 def test_doubling_the_input_makes_ar_and_boe_leak():
@@ -114,7 +117,7 @@ def test_doubling_the_input_makes_ar_and_boe_leak():
     assert audit("boe", copies=2)["agree"]
 
 
-@pytest.mark.parametrize("n", [2, 3, 7, 40])
+@pytest.mark.parametrize("n", [2, 3, 7, 15])
 def test_costs_in_examples_and_in_tokens(n):
     units = {mask: audit(mask, layers=1, examples=n)["units"] for mask in ("ar", "boe", "prefix", "invicl")}
     assert units == {
@@ -257,7 +260,7 @@ def test_a_disagreement_is_reported(monkeypatch, capsys):
         (["audit", "--propositions", "--mask", "ar"], ("--mask", "--propositions")),
         (["audit", "--propositions", "--layers", "3"], ("--layers", "--propositions")),
         (["audit", "--copies", "0"], ("copies", "0", "at least 1")),
-        (["audit", "--examples", "99999999"], ("examples", "99999999", "at most 200")),
+        (["audit", "--examples", "99999999"], ("examples", "99999999", "at most 60")),
         (["audit", "--layers", "99999999"], ("layers", "at most 1000")),
         (["audit", "--copies", "100000", "--mask", "ar"], ("tokens", "at most")),
         (["audit", "--plot", ""], ("picture", ".png")),

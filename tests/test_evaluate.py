@@ -406,8 +406,8 @@ def test_bench_inference(cli):
 
 
 def test_the_race_to_quality(tmp_path):
-    tiny = {"n_dims": 2, "examples": 3, "max_examples": 6, "n_layer": 1, "n_head": 1, "n_embd": 8, "validate": 16}
-    tiny |= {"steps": 30, "warmup": 5, "keep": ""}
+    sizes = {"n_dims": 2, "examples": 3, "max_examples": 6, "n_layer": 1, "n_head": 1, "n_embd": 8, "validate": 16}
+    tiny = sizes | {"steps": 30, "warmup": 5, "keep": ""}
     (won,) = bench.quality(["ar"], tmp_path, target=5.0, minutes=1, seeds=2, **tiny)
     assert len(won["recipe_seconds"]) == 2 and None not in won["recipe_seconds"]
     assert won["reference_seconds"] is not None and not won["at_least"]
@@ -423,11 +423,10 @@ def test_the_race_to_quality(tmp_path):
         bench.quality(["ar"], tmp_path, minutes=1, **tiny, lr=0.5)
 
     reference = json.loads((tmp_path / "ar-reference" / "config.json").read_text())
-    assert (reference["train"]["lr"], reference["model"]["init_std"], reference["train"]["batch_size"]) == (
-        1e-4,
-        0.02,
-        64,
-    )
+    published = Config.make("paper", **sizes, symmetric_std=0.02, curriculum_steps=2000).to_json()
+    assert (reference["model"], reference["data"]) == (published["model"], published["data"])
+    for name in ("lr", "beta2", "optimizer", "schedule", "warmup", "clip", "batch_size", "loss"):
+        assert reference["train"][name] == published["train"][name], name
 
 
 def test_the_race_is_judged_by_the_slowest_seed(tmp_path):

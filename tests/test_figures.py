@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy
@@ -17,6 +18,8 @@ from minicl.checkpoint import checkpoints, read
 from minicl.claims import Error, Numbers
 from minicl.cli import main
 from minicl.numbers import Shelf
+
+ROOT = Path(__file__).parent.parent
 
 
 def start(folder, *extra):
@@ -153,10 +156,19 @@ def test_no_run_outlives_a_killed_study(tmp_path):
     wait_for(lambda: left() == 3)
     process.kill()
     process.communicate()
-    end = time.monotonic() + 30
-    while left() and time.monotonic() < end:
-        time.sleep(0.1)
-    assert left() == 0
+    wait_for(lambda: left() == 0)
+    assert not numbers(tmp_path), "they did not run to their end"
+
+
+def test_what_is_shown_follows_from_the_numbers(tmp_path):
+    """The verdicts in results/ are those of the numbers beside them, and README repeats them."""
+    shelf = Shelf(ROOT / "results" / "study", tmp_path, "study")
+    runs = study.make_runs(shelf.scale, study.figures(shelf.scale), seeds=shelf.seeds)
+    text = (shelf.out / "claims.md").read_text(encoding="utf-8")
+    assert text == claims.report(Numbers(shelf, runs))
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + len(claims.CLAIMS)
+    assert "\n".join(table) in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,13 @@ def test_invicl_equals_algorithm_1(n):
     torch.testing.assert_close(out.query[0, 0], query, rtol=0, atol=1e-10)
 
 
+def test_symmetric_positions_may_start_at_a_scale_of_their_own():
+    torch.manual_seed(0)
+    start = {m: Transformer(ModelConfig(mask=m, symmetric_std=0.5)).wpe.weight.std().item() for m in ("invicl", "ar")}
+    assert start == pytest.approx({"invicl": 0.5, "ar": 0.02}, rel=0.1), "absolute ones stay as they are"
+    assert Transformer(ModelConfig(mask="invicl", init_std=0.1)).wpe.weight.std().item() == pytest.approx(0.1, rel=0.1)
+
+
 def test_invicl_context_prediction_is_boe_without_that_example():
     invicl = loud_model("invicl", n_layer=12)
     boe = loud_model("boe", n_layer=12)
