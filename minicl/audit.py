@@ -159,7 +159,7 @@ def audit(mask, positions=None, copies=None, layers=12, examples=4, seed=0):
     check_int("layers", layers, least=1)
     check_int("examples", examples, least=2)
     check(layers <= 1000, "layers", layers, "at most 1000")
-    check(examples <= 60, "examples", examples, "at most 60: every pair of them is looked at")
+    check(examples <= 40, "examples", examples, "at most 40: every pair of them is looked at")
     strategy, n = get_strategy(mask), examples
     config = ModelConfig(mask=mask, positions=positions, copies=copies)
     usual = config.resolved_copies == strategy.copies

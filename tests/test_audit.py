@@ -260,7 +260,7 @@ def test_a_disagreement_is_reported(monkeypatch, capsys):
         (["audit", "--propositions", "--mask", "ar"], ("--mask", "--propositions")),
         (["audit", "--propositions", "--layers", "3"], ("--layers", "--propositions")),
         (["audit", "--copies", "0"], ("copies", "0", "at least 1")),
-        (["audit", "--examples", "99999999"], ("examples", "99999999", "at most 60")),
+        (["audit", "--examples", "99999999"], ("examples", "99999999", "at most 40")),
         (["audit", "--layers", "99999999"], ("layers", "at most 1000")),
         (["audit", "--copies", "100000", "--mask", "ar"], ("tokens", "at most")),
         (["audit", "--plot", ""], ("picture", ".png")),
