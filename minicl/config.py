@@ -96,8 +96,8 @@ QUICK = {  # what results/recipe.md found
 }
 PRESETS = {
     "demo": {
-        **SMALL, **QUICK, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "steps": 2000,
-        "batch_size": 128, "log_every": 250, "save_every": 250,
+        **SMALL, **QUICK, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "steps": 1200,
+        "batch_size": 128, "log_every": 200, "save_every": 200,
     },
     "study": {
         **SMALL, **QUICK, "steps": 1200, "batch_size": 128, "log_every": 25, "save_every": 100,

@@ -92,7 +92,7 @@ class Attention(nn.Module):
             return [self._heads(t) for t in self.c_attn(h).chunk(3, dim=-1)]
         E, weight, bias = h.shape[-1], self.c_attn.weight, self.c_attn.bias
         k, v = F.linear(h, weight[E:], bias[E:]).chunk(2, dim=-1)
-        return [self._heads(t) for t in (F.linear(h.index_select(1, rows), weight[:E], bias[:E]), k, v)]
+        return [self._heads(t) for t in (F.linear(h[:, rows], weight[:E], bias[:E]), k, v)]
 
     def _heads(self, t):
         return t.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
@@ -142,7 +142,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, h, mask, past=None, rows=None, local=0):
-        here = h if rows is None else h.index_select(1, rows)
+        here = h if rows is None else h[:, rows]
         h = here + self.attn(self.ln_1(h), mask, past, rows, local)
         return h + self.mlp(self.ln_2(h))
 
