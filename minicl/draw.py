@@ -176,13 +176,16 @@ def curves(records):
         ]
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.6 * columns + 0.6, 3.7 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=False)
+    figure = Figure(figsize=(4.6 * columns + 0.6, 3.6 * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
     for axes, ((task, shift, step), lines) in zip(grid.flat, panels.items(), strict=False):
         _curve_panel(axes, lines)
         axes.set_title(f"{task}, step {step}" + ("" if shift == "none" else f", {shift}"), fontsize=10)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_axis_off()
+    found = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    place = {"loc": "outside lower center", "ncols": 3 * columns}
+    figure.legend(found.values(), found.keys(), fontsize=8, frameon=False, **place)
     return figure
 
 
@@ -210,8 +213,8 @@ def _curve_panel(axes, lines):
     longest = max(n for r in lines for n in r["lengths"])
     for n in {r["trained_on"] for r in lines if r.get("trained_on", longest + 1) <= longest}:
         axes.axvline(n, color="#999999", linewidth=0.8, linestyle=":")
-        place = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "top", "rotation": 90}
-        axes.annotate("trained to", (n, 0.985), fontsize=7, color="#666666", **place)
+        place = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "bottom", "rotation": 90}
+        axes.annotate("trained to", (n, 0.015), fontsize=7, color="#666666", **place)
     # The models set the scale: a baseline that is exact, or blows up, would leave them no room.
     values = [v for r in lines if r["step"] is not None for v in r["mean"]]
     low, high = min(values), max(v for r in lines if r["step"] is not None for v in r["high"])
@@ -222,7 +225,6 @@ def _curve_panel(axes, lines):
         axes.set_ylim(0, high * 1.1)
     axes.set_xlabel("examples in the prompt")
     axes.set_ylabel(ERROR)
-    axes.legend(fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -374,6 +376,7 @@ def race(records, curve_records):
     averaged = {run for r in curve_records for run in r.get("runs", [])}
     _curve_panel(right, [r for r in curve_records if r["run"] not in averaged])
     right.set_title("at the end of training", fontsize=10)
+    right.legend(fontsize=8, frameon=False)
     return figure
 
 
