@@ -149,7 +149,12 @@ def bad(error):
 
 def versus(a, b):
     middle, low, high, _ = ratio(a, b)
-    return f"{a.name} ÷ {b.name} {middle:.2g} ({low:.2g}–{high:.2g})"
+    return f"{a.name} ÷ {b.name} {_two(middle)} ({_two(low)}–{_two(high)})"
+
+
+def _two(value):
+    """To two digits, and 150 instead of 1.5e+02."""
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def only_invicl_is_good_early(numbers):
