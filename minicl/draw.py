@@ -344,7 +344,8 @@ def costs(records):
     for axes, (title, values) in zip(figure.subplots(1, 3, sharey=True), panels.items(), strict=True):
         axes.barh(names, values, color=[_look(name, ())[0] for name in names], height=0.65)
         for row, value in enumerate(values):
-            axes.annotate(f" {value:.3g}", (value, row), va="center", fontsize=8)
+            text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+            axes.annotate(f" {text}", (value, row), va="center", fontsize=8)
         axes.set(xlabel=title, xlim=(0, 1.2 * max(values)), ylim=(len(names) - 0.5, -0.5))
         axes.spines[["top", "right"]].set_visible(False)
     first = records[0]
