@@ -266,7 +266,6 @@ def left_out():
         print(f"left out: {error}", file=sys.stderr)
 
 
-@functools.cache
 def _file_hash(file):
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()

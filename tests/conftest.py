@@ -1,8 +1,9 @@
 """Helpers that several tests share: a model far from its quiet start, and a prompt for it."""
 
+import contextlib
+import io
 import os
 import subprocess
-import sys
 
 # Some virtual machines advertise AMX and then do not allow it: bfloat16 would end in an illegal instruction there.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from minicl import ModelConfig, Transformer
+from minicl.cli import main
 from minicl.masks import STRATEGIES
 
 torch.set_num_threads(1)
@@ -34,13 +36,20 @@ def random_prompt(B, n, m, d=3, seed=0, dtype=torch.double):
 
 
 @pytest.fixture
-def cli(tmp_path):
-    """Run `minicl …` as a real process in an empty folder."""
+def cli(tmp_path, monkeypatch):
+    """Run `minicl …` in an empty folder, in this process: a new one spends seconds on importing torch."""
 
-    def run(*argv, cwd=tmp_path, **options):
-        return subprocess.run(
-            [sys.executable, "-m", "minicl.cli", *map(str, argv)], cwd=cwd, capture_output=True, text=True, **options
-        )
+    def run(*argv, cwd=tmp_path):
+        out, err, threads = io.StringIO(), io.StringIO(), torch.get_num_threads()
+        try:
+            with monkeypatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                patch.chdir(cwd)
+                status = main([str(part) for part in argv])
+        except SystemExit as stop:
+            status = stop.code
+        finally:
+            torch.set_num_threads(threads)
+        return subprocess.CompletedProcess(argv, status or 0, out.getvalue(), err.getvalue())
 
     return run
 

@@ -1,6 +1,7 @@
 """Evaluation: exact shortcuts, paired prompts, results that are never lost; order, probes, costs, the regressor."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -196,7 +197,8 @@ def test_kill_9_during_evaluation(cli, run, tmp_path):
     settings = ["--shifts", "all", "--prompts", "300", "--baselines", "lasso", "--json"]
     expected = json.loads(cli("evaluate", whole, *settings).stdout)
     command = [sys.executable, "-m", "minicl.cli", "evaluate", str(run), *settings]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    threads = os.environ | {"OMP_NUM_THREADS": "1"}  # as here: sums in another order differ in their last digit
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=threads)
     while not list(run.glob("evaluation/*.json")):
         assert process.poll() is None
         time.sleep(0.01)

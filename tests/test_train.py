@@ -6,6 +6,7 @@ import pickle
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,7 +151,7 @@ def test_signals_save_and_say_how_to_resume(tmp_path, whole, number, status):
 
 
 def test_a_signal_during_validation(tmp_path):
-    slow = {"validate": 20_000, "steps": 4, "log_every": 2, "n_layer": 4, "n_embd": 64}
+    slow = {"validate": 10_000, "steps": 2, "log_every": 2, "n_layer": 4, "n_embd": 64}
     out = tmp_path / "run"
     assert train(tmp_path / "whole", **slow).returncode == 0
     process = start(out, **slow)
@@ -197,7 +198,7 @@ class Malicious:
 @pytest.mark.parametrize("fault", ["truncated", "flipped", "empty", "foreign", "malicious", "text"])
 def test_a_bad_checkpoint_is_named_and_passed_over(tmp_path, whole, fault):
     out, trap = tmp_path / "run", tmp_path / "trap"
-    assert train(out).returncode == 0
+    shutil.copytree(whole, out)
     newest = next(iter(checkpoints(out).values()))
     data = newest.read_bytes()
     if fault == "truncated":
