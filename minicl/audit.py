@@ -119,7 +119,7 @@ def shown_after(sees, source, positions, exchange, layers):
             return layer
         kinds, last = len({*before, *after}), kinds
         if kinds == last:  # colours that are no finer than before stay as they are
-            return None
+            break
     return None
 
 
