@@ -174,7 +174,7 @@ def curves(records):
             and (r["task"], r["shift"]) == key[:2]
             and (r["step"] is None or r["step"] == key[2])
         ]
-    columns = min(3, len(panels))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))  # four: early and late side by side
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.6 * columns + 0.6, 3.6 * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
