@@ -126,7 +126,7 @@ def _mask(axes, record):
     )
     axes.set(xlim=(0, T), ylim=(T, 0), aspect="equal")
     axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelsize=9 if T <= 12 else 6)
+    axes.tick_params(length=0, labelsize=9 if T <= 12 else 8 if T <= 17 else 6)
     kind_of_positions = record["positions"].replace("none", "no")
     padding = 16 if record["copies"] > 1 else 6  # room for the names of the copies
     axes.set_title(f"{record['mask']}: {kind_of_positions} positions", fontsize=11, pad=padding)
@@ -160,33 +160,45 @@ def _look(method, others):
 
 
 def curves(records):
-    """Error against the number of examples: a panel for every task, shift and step; the training length marked."""
-    panels = {}
-    for r in records:
-        if r["run"] is not None or r.get("over"):
-            panels.setdefault((r["task"], r["shift"], r["step"]), [])
-    averaged = {run for r in records for run in r.get("runs", [])}  # shown by their group's line alone
-    for key, lines in panels.items():
-        lines += [
-            r
-            for r in records
-            if r["run"] not in averaged
-            and (r["task"], r["shift"]) == key[:2]
-            and (r["step"] is None or r["step"] == key[2])
-        ]
+    """Error against the number of examples: a panel for every kind of prompts and step; the training length marked."""
+
+    def kind(r):
+        return r["task"], r["n_dims"], r["shift"]
+
+    shown = _shown(records)
+    methods = {r["method"] for r in shown if r["step"] is not None}
+    panels = {
+        (key, step): [r for r in shown if kind(r) == key and r["step"] in (None, step)]
+        for key, step in dict.fromkeys((kind(r), r["step"]) for r in records if r["step"] is not None)
+    }
     columns = 2 if len(panels) == 4 else min(3, len(panels))  # four: early and late side by side
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.6 * columns + 0.6, 3.6 * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
-    for axes, ((task, shift, step), lines) in zip(grid.flat, panels.items(), strict=False):
-        _curve_panel(axes, lines)
-        axes.set_title(f"{task}, step {step}" + ("" if shift == "none" else f", {shift}"), fontsize=10)
+    for axes, ((key, step), lines) in zip(grid.flat, panels.items(), strict=False):
+        _curve_panel(axes, lines, methods, scale=[r for r in shown if kind(r) == key])
+        task, n_dims, shift = key
+        dims = f" in {n_dims} dimensions" if len({r["n_dims"] for r in shown if r["task"] == task}) > 1 else ""
+        axes.set_title(f"{task}{dims}, step {step}" + ("" if shift == "none" else f", {shift}"), fontsize=10)
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_axis_off()
     found = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    place = {"loc": "outside lower center", "ncols": 3 * columns}
+    place = {"loc": "outside lower center", "ncols": 3 * columns, "title": _bands(shown), "title_fontsize": 8}
     figure.legend(found.values(), found.keys(), fontsize=8, frameon=False, **place)
     return figure
+
+
+def _shown(records):
+    """Without the runs that their group's line shows."""
+    averaged = {run for r in records for run in r.get("runs", [])}
+    return [r for r in records if r["run"] not in averaged]
+
+
+def _bands(lines):
+    """What the bands of these curves are."""
+    kinds = {bool(r.get("over")) for r in lines if r["step"] is not None}
+    names = {True: "range over seeds", False: "90 % interval over prompts" + (", if one seed" if True in kinds else "")}
+    return "bands: " + "; ".join(names[kind] for kind in sorted(kinds, reverse=True))
 
 
 def shifts(records):
@@ -194,8 +206,8 @@ def shifts(records):
     return curves([r for r in records if r["shift"] != "none"])
 
 
-def _curve_panel(axes, lines):
-    methods = {r["method"] for r in lines if r["step"] is not None}
+def _curve_panel(axes, lines, methods, scale):
+    """Curves with their bands; `methods` are those of all panels, and the models of `scale` set the axis."""
     for r in lines:
         positive = [max(v, 1e-12) for v in r["mean"]]
         if r["step"] is None:
@@ -216,8 +228,8 @@ def _curve_panel(axes, lines):
         place = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "bottom", "rotation": 90}
         axes.annotate("trained to", (n, 0.015), fontsize=7, color="#666666", **place)
     # The models set the scale: a baseline that is exact, or blows up, would leave them no room.
-    values = [v for r in lines if r["step"] is not None for v in r["mean"]]
-    low, high = min(values), max(v for r in lines if r["step"] is not None for v in r["high"])
+    values = [v for r in scale if r["step"] is not None for v in r["mean"]]
+    low, high = min(values), max(v for r in scale if r["step"] is not None for v in r["high"])
     if max(values) > 10 * low:
         axes.set_yscale("log")
         axes.set_ylim(max(low / 8, 1e-6), high * 2)
@@ -257,8 +269,7 @@ def steps(records):
 
 def growth(records):
     """Error against the number of examples, a line a checkpoint from light to dark, a panel a strategy."""
-    averaged = {run for r in records for run in r.get("runs", [])}
-    lines = [r for r in records if r["run"] not in averaged]
+    lines = _shown(records)
     methods = list(dict.fromkeys(r["method"] for r in lines))
     figure = Figure(figsize=(4.6 * len(methods) + 0.4, 3.9), layout="constrained")
     for axes, method in zip(figure.subplots(1, len(methods), squeeze=False, sharey=True)[0], methods, strict=True):
@@ -278,22 +289,27 @@ def _seeds(record):
     return f", mean of {len(record['runs'])} seeds" if record.get("over") else ""
 
 
+def _base(method):
+    """The strategy that a control's name begins with: `ar+×2`, `ar, 1 query`."""
+    return method.replace(",", "+").partition("+")[0]
+
+
 def variants(records):
-    """A row for each variant: its errors at two lengths, and its spread over orders where it was measured."""
+    """A row for each variant: its errors at two lengths, and its spread over orders if it was measured on all."""
     methods = list(dict.fromkeys(r["method"] for r in records))
     lengths = list(records[0]["errors"])
     panels = [(f"error with {n} examples", lambda r, n=n: r["errors"][n]) for n in lengths]
-    if any(r["spread"] is not None for r in records):
+    if all(r["spread"] is not None for r in records):
         panels.append(("spread over orders ÷ scale of y", lambda r: r["spread"]))
     figure = Figure(figsize=(3.1 * len(panels) + 1.6, 0.34 * len(methods) + 1.1), layout="constrained")
     for axes, (title, value) in zip(
         figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True
     ):
         for row, method in enumerate(methods):
-            found = [max(value(r), 1e-9) for r in records if r["method"] == method and value(r) is not None]
-            colour, marker = _look(method.replace(",", "+").partition("+")[0], ())
+            found = [max(value(r), 1e-9) for r in records if r["method"] == method]
+            colour, marker = _look(_base(method), ())
             axes.plot(found, [row] * len(found), marker, color=colour, markersize=5, alpha=0.8)
-        seen = [v for r in records if (v := value(r)) is not None]
+        seen = [value(r) for r in records]
         wide = max(seen) > 10 * min(seen)
         axes.set(xscale="log" if wide else "linear", xlabel=title, ylim=(len(methods) - 0.5, -0.5))
         axes.set_yticks(range(len(methods)), methods, fontsize=9)
@@ -306,7 +322,7 @@ def training(records):
     """Error at the training length against step, a panel for each task and strategy, a band over the seeds."""
     panels = {}
     for r in records:
-        panels.setdefault((r["task"], r["method"].replace(",", "+").partition("+")[0]), []).append(r)
+        panels.setdefault((r["task"], _base(r["method"])), []).append(r)
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(3.6 * columns + 0.4, 3 * rows), layout="constrained")
@@ -335,13 +351,12 @@ def training(records):
 def costs(records):
     """What a forward pass takes under each strategy: time, memory, attention pairs."""
     names = [r["mask"] for r in records]
-    panels = {
-        f"time ÷ {names[0]}": [r["ratio"]["ratio"] for r in records],
-        "memory, MiB": [(r["memory_bytes"] or 0) / 2**20 for r in records],
-        "attention pairs seen": [r["pairs"] for r in records],
-    }
+    panels = {f"time ÷ {names[0]}, and the middle half": [r["ratio"]["ratio"] for r in records]}
+    if all(r["memory_bytes"] is not None for r in records):
+        panels["memory, MiB"] = [r["memory_bytes"] / 2**20 for r in records]
+    panels["attention pairs seen"] = [r["pairs"] for r in records]
     figure = Figure(figsize=(9.6, 0.36 * len(names) + 1.2), layout="constrained")
-    for axes, (title, values) in zip(figure.subplots(1, 3, sharey=True), panels.items(), strict=True):
+    for axes, (title, values) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
         axes.barh(names, values, color=[_look(name, ())[0] for name in names], height=0.65)
         for row, value in enumerate(values):
             text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -349,6 +364,8 @@ def costs(records):
         axes.set(xlabel=title, xlim=(0, 1.2 * max(values)), ylim=(len(names) - 0.5, -0.5))
         axes.spines[["top", "right"]].set_visible(False)
     first = records[0]
+    for row, r in enumerate(records):
+        figure.axes[0].plot([r["ratio"]["low"], r["ratio"]["high"]], [row, row], color=BLACK, linewidth=1.2)
     figure.axes[0].set_title(f"{first['examples']} examples, width {first['n_embd']}, {first['device']}", fontsize=9)
     return figure
 
@@ -370,14 +387,15 @@ def race(records, curve_records):
             label=f"{r['mask']}, recipe of 2022",
         )
     left.axhline(records[0]["target"], color="#999999", linewidth=0.8, linestyle=":")
+    left.annotate(f"{records[0]['target']:g}", (5.2, records[0]["target"]), va="bottom", fontsize=7, color="#666666")
     left.set(yscale="log", xscale="log", xlim=(5, None), xlabel="seconds of training on one core", ylabel=ERROR)
     left.set_title("error at the training length", fontsize=10)
     left.legend(fontsize=8, frameon=False)
     left.spines[["top", "right"]].set_visible(False)
-    averaged = {run for r in curve_records for run in r.get("runs", [])}
-    _curve_panel(right, [r for r in curve_records if r["run"] not in averaged])
+    shown = _shown(curve_records)
+    _curve_panel(right, shown, {r["mask"] for r in records}, scale=shown)
     right.set_title("at the end of training", fontsize=10)
-    right.legend(fontsize=8, frameon=False)
+    right.legend(fontsize=8, frameon=False, title=_bands(shown), title_fontsize=8)
     return figure
 
 

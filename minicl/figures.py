@@ -94,7 +94,9 @@ def add_arguments(parser):
         "--only", metavar="N,N,…", help="these figures (all; with --masks those that compare masks, 1 to 6)"
     )
     parser.add_argument(
-        "--masks", metavar="M,M,…", help="compare these, my.py:name among them, instead of the paper's five"
+        "--masks",
+        metavar="M,M,…",
+        help="compare these, my.py:name among them, instead of the paper's five (of which 2, 4, 5, 6 show ar, invicl)",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="of every run (3 for figures 1 to 6, 2 for 7 and 8)")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each (2)")
@@ -124,7 +126,7 @@ def run(args):
     if args.json:
         print(json.dumps(plan))
     elif missing or args.dry_run:
-        print(_table(plan, args.jobs))
+        print(_table(plan, args.jobs, {n: every[n].title for n in numbers}))
     if args.dry_run:
         return 0
 
@@ -137,8 +139,11 @@ def run(args):
     except Stopped as stopped:
         say(f"stopped by {signal.Signals(stopped.args[0]).name}; the same command goes on from here")
         return 128 + stopped.args[0]
-    for number in numbers:
-        picture(number, shelf, masks)
+    new = {(r.task, r.name) for r in missing}
+    old = [n for n in allowed if new and (n == TRAINING or new & set(every[n].runs))]
+    for number in allowed:
+        if number in numbers or (number in old and picture_file(number, shelf, masks).exists()):
+            picture(number, shelf, masks)
     if masks == study.PAPER_MASKS:
         text = claims.report(claims.Numbers(shelf, study.make_runs(shelf.scale, every, masks, shelf.seeds)))
         checkpoint.write_atomically(shelf.out / "claims.md", text.encode())
@@ -176,7 +181,7 @@ def _state(shelf, run, estimate, numbers, every):
     }
 
 
-def _table(plan, jobs):
+def _table(plan, jobs, titles):
     rows = [["run", "seeds", "figures", "done", "to do"]]
     kinds = dict.fromkeys((r["task"], r["name"]) for r in plan)
     for task, name in kinds:
@@ -189,18 +194,28 @@ def _table(plan, jobs):
     left = sum(r["seconds_left"] for r in plan)
     missing = sum(r["state"] != "done" for r in plan)
     end = f"{missing} of {len(plan)} runs to do, about {duration(left / jobs)} with {jobs} side by side"
-    return "\n".join([*columns(rows), end if missing else f"all {len(plan)} runs are done"])
+    what = [f"  figure {number}: {title}" for number, title in titles.items()]
+    return "\n".join([*columns(rows), *what, end if missing else f"all {len(plan)} runs are done"])
+
+
+def picture_file(number, shelf, masks):
+    """Where a figure is; one of other masks than the paper's is named by those that it shows."""
+    shown = [mask for mask in masks if mask in {name for _, name in study.figures(shelf.scale, masks)[number].runs}]
+    own = [] if masks == study.PAPER_MASKS else [slug(short(mask)) for mask in shown]
+    return shelf.out / f"{'-'.join([f'figure{number}', *own])}.png"
 
 
 def picture(number, shelf, masks):
     """Draw one figure from the numbers that there are."""
     found = _found(shelf, [number], masks)
+    absent = [short(mask) for mask in masks if mask not in {run.name for run in found}]
+    if masks != study.PAPER_MASKS and absent:
+        print(f"figure {number}: without {', '.join(absent)}", file=sys.stderr)
     if not found and number not in RUNLESS:
         print(f"figure {number}: nothing to draw", file=sys.stderr)
         return
-    own = "" if masks == study.PAPER_MASKS else "-" + "-".join(slug(short(m)) for m in masks)
-    draw.save(DRAWN[number](shelf, found), shelf.out / f"figure{number}{own}.png")
-    if number == 8:
+    draw.save(DRAWN[number](shelf, found), picture_file(number, shelf, masks))
+    if number == TRAINING:
         every = _found(shelf, study.figures(shelf.scale, masks), masks)
         draw.save(_training(every), shelf.out / "figure8-training.png")
 
@@ -314,6 +329,7 @@ def _theory(shelf, found):
 
 
 RUNLESS = (9, 10)  # figures that need no training
+TRAINING = 8  # beside it stands a picture of every run's training
 DRAWN = {
     1: _comparison,
     2: _comparison,

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from minicl import checkpoint, order, probe, study
 from minicl.errors import InputError
-from minicl.evaluate import Evaluation, longest, resample
+from minicl.evaluate import VERSION, Evaluation, longest, resample
 from minicl.masks import short
 from minicl.model import auto_device
 
-VERSION = 1  # of what is measured: a change of it makes old numbers unread, not wrong
 KEPT = 200  # resampled means that are kept of every curve, at two lengths, to compare curves by
 ORDERED = 256  # prompts that order sensitivity is measured on
 

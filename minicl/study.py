@@ -63,6 +63,7 @@ CONTROLS = {
     "ar+×2": {"mask": "ar", "copies": 2},
     "boe+×2": {"mask": "boe", "copies": 2},
     "prefix+×2": {"mask": "prefix", "copies": 2},
+    "invicl, queries only": {"mask": "invicl", "loss": "query"},  # as doubled inputs must be trained: they leak
     "prefix, all tokens": {"mask": "prefix", "loss": "all"},
     "ar+blind": {"mask": "ar", "blind_query": True},
     "invicl+blind": {"mask": "invicl", "blind_query": True},
@@ -87,7 +88,7 @@ def figures(scale, masks=PAPER_MASKS):
     """The figures by number. Masks of one's own stand beside the paper's where masks are compared."""
     pair = [mask for mask in ("ar", "invicl") if mask in masks] + [m for m in masks if m not in PAPER_MASKS]
     grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl")
-    doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "boe+×2", "prefix+×2")
+    doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "boe+×2", "prefix+×2", "invicl, queries only")
     asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
     return {
         1: Figure("error against examples, early and late", _on("linear", masks), ("steps",)),

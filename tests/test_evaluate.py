@@ -505,7 +505,8 @@ def test_every_picture_is_drawn_from_json_alone(cli, runs, tmp_path):
 
 
 def test_a_curve_shows_the_numbers_it_was_given():
-    base = {"task": "linear", "shift": "none", "lengths": [0, 1, 2], "low": [0.9, 0.1, 0.01], "high": [1.1, 0.3, 0.03]}
+    base = {"task": "linear", "n_dims": 3, "shift": "none", "lengths": [0, 1, 2]}
+    base |= {"low": [0.9, 0.1, 0.01], "high": [1.1, 0.3, 0.03]}
     model = base | {"run": "r", "step": 5, "method": "invicl", "mean": [1.0, 0.2, 0.02], "trained_on": 1}
     floor = base | {"run": None, "step": None, "method": "optimal", "mean": [1.0, 0.1, 0.0]}
     (axes,) = draw.curves([model, floor]).axes
@@ -513,3 +514,9 @@ def test_a_curve_shows_the_numbers_it_was_given():
     assert lines["invicl"].get_ydata().tolist() == [1.0, 0.2, 0.02]
     assert lines["optimal"].get_linestyle() == "--" and axes.get_yscale() == "log"
     assert "trained to" in [t.get_text() for t in axes.texts]
+    early = model | {"step": 1, "mean": [1.0, 1.0, 1.0]}
+    other = model | {"run": "s", "n_dims": 5}
+    early_axes, late_axes, other_axes = draw.curves([early, model, other, floor]).axes
+    assert early_axes.get_ylim() == late_axes.get_ylim()  # the same prompts, the same scale
+    assert [len(a.get_lines()) for a in (early_axes, late_axes, other_axes)] == [3, 3, 2]  # with the training length
+    assert other_axes.get_title() == "linear in 5 dimensions, step 5"
