@@ -262,7 +262,7 @@ def steps(records):
         axes.set_xlabel("training step")
         axes.set_ylabel(ERROR)
         axes.set_title(f"{n} examples", fontsize=10)
-        axes.legend(fontsize=8, frameon=False)
+        axes.legend(fontsize=8, frameon=False, title=_bands(_shown(lines)), title_fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -362,7 +362,8 @@ def costs(records):
         axes.barh(names, values, color=[_look(name, ())[0] for name in names], height=0.65)
         for row, value in enumerate(values):
             text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-            axes.annotate(f" {text}", (value, row), va="center", fontsize=8)
+            end = records[row]["ratio"]["high"] if axes is figure.axes[0] else value
+            axes.annotate(f" {text}", (max(value, end), row), va="center", fontsize=8)
         axes.set(xlabel=title, xlim=(0, 1.2 * max(values)), ylim=(len(names) - 0.5, -0.5))
         axes.spines[["top", "right"]].set_visible(False)
     first = records[0]
