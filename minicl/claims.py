@@ -380,7 +380,7 @@ def report(numbers):
     parts = [
         "# What holds\n\nWritten by `minicl figures` from the numbers beside it. Errors are normalised (1 is that of "
         "answering 0): mean over seeds and their range. Ratios: geometric mean over seeds, with the paired 90 % "
-        "interval over prompts. The rules were fixed before the study was run.\n",
+        "interval over prompts. The rules were fixed before the study was run; what was added to one is said there.\n",
         "\n".join(["| | claim | figure | verdict |", "| --- | --- | --- | --- |", *rows]),
     ]
     for i, (claim, word, lines) in enumerate(judged, 1):

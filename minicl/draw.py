@@ -315,7 +315,7 @@ def variants(records):
         axes.set_yticks(range(len(methods)), methods, fontsize=9)
         axes.grid(axis="y", color="#EEEEEE")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_title("a mark for each seed", fontsize=9)
+    figure.suptitle("a mark for each seed", fontsize=9)
     return figure
 
 
@@ -346,7 +346,7 @@ def training(records):
         axes.set_axis_off()
     for axes in grid[:, 0]:
         axes.set_ylabel(ERROR, fontsize=8)
-    figure.suptitle("error at the training length: mean and range over seeds", fontsize=10)
+    figure.suptitle("on the validation prompts, at the training length: mean and range over seeds", fontsize=10)
     return figure
 
 

@@ -55,9 +55,9 @@ def carry_out(shelf, scale, missing, jobs, say, estimate):
                     failed.append((run, children.complaint(process, shelf.log(run))))
                     say(f"{run}: failed: {failed[-1][1]}")
                     continue
-                left = sum(estimate(r) for r in (*waiting, *active.values())) / jobs
+                left = _together([estimate(r) for r in (*waiting, *active.values())], jobs)
                 done = len(missing) - len(waiting) - len(active)
-                say(f"{run}: done ({done} of {len(missing)}; {duration(left)} left)")
+                say(f"{run}: done ({done} of {len(missing)}; {left} left)")
             time.sleep(0.1)
     finally:
         children.stop(active)
@@ -65,6 +65,11 @@ def carry_out(shelf, scale, missing, jobs, say, estimate):
             signal.signal(number, handler)
     say(f"{len(missing) - len(failed)} runs in {duration(time.monotonic() - start)}")
     return failed
+
+
+def _together(seconds, jobs):
+    """How long runs of so many seconds take, some side by side: at least as long as the longest."""
+    return duration(max([sum(seconds) / jobs, *seconds]))
 
 
 def estimator(shelf, runs):
@@ -112,13 +117,14 @@ def run(args):
     check_int("jobs", args.jobs, least=1)
     if args.seeds is not None:
         check_int("seeds", args.seeds, least=1)
-    masks = _masks(args.masks) if args.masks else study.PAPER_MASKS
+    masks = study.PAPER_MASKS if args.masks is None else _masks(args.masks)
     shelf = Shelf(args.out or f"results/{args.scale}", args.runs or f"runs/{args.scale}", args.scale)
     every = study.figures(shelf.scale, masks)
-    allowed = [n for n in every if n <= 6 or not args.masks]
-    numbers = whole_numbers("only", args.only) if args.only else allowed
+    allowed = [n for n in every if (every[n].runs and n <= 6) or masks == study.PAPER_MASKS]
+    numbers = allowed if args.only is None else whole_numbers("only", args.only)
     for number in numbers:
-        check(number in allowed, "only", number, f"figures 1 to {allowed[-1]}{' with --masks' if args.masks else ''}")
+        some = f"figures {', '.join(map(str, allowed))}{' with these masks' if args.masks else ''}"
+        check(number in allowed, "only", number, some)
     runs = study.make_runs(shelf.scale, numbers, masks, args.seeds and (lambda task, name: args.seeds))
     missing = [r for r in runs if shelf.read(r) is None]
     estimate = estimator(shelf, runs) if missing else lambda run: 0.0
@@ -191,26 +197,31 @@ def _table(plan, jobs, titles):
         begun = [f"seed {r['seed']} at step {r['step']} of {r['steps']}" for r in mine if r["state"] == "begun"]
         todo = "; ".join([duration(left), *begun]) if left else ""
         rows.append([f"{task}, {name}", str(len(mine)), ",".join(map(str, mine[0]["figures"])), str(done), todo])
-    left = sum(r["seconds_left"] for r in plan)
+    left = _together([r["seconds_left"] for r in plan], jobs)
     missing = sum(r["state"] != "done" for r in plan)
-    end = f"{missing} of {len(plan)} runs to do, about {duration(left / jobs)} with {jobs} side by side"
+    end = f"{missing} of {len(plan)} runs to do, about {left} with {jobs} side by side"
     what = [f"  figure {number}: {title}" for number, title in titles.items()]
     return "\n".join([*columns(rows), *what, end if missing else f"all {len(plan)} runs are done"])
 
 
 def picture_file(number, shelf, masks):
     """Where a figure is; one of other masks than the paper's is named by those that it shows."""
-    shown = [mask for mask in masks if mask in {name for _, name in study.figures(shelf.scale, masks)[number].runs}]
-    own = [] if masks == study.PAPER_MASKS else [slug(short(mask)) for mask in shown]
-    return shelf.out / f"{'-'.join([f'figure{number}', *own])}.png"
+    shown = [] if masks == study.PAPER_MASKS else _compared(number, shelf, masks)
+    return shelf.out / f"{'-'.join([f'figure{number}', *(slug(short(mask)) for mask in shown)])}.png"
+
+
+def _compared(number, shelf, masks):
+    """Those of the masks that a figure shows."""
+    names = {name for _, name in study.figures(shelf.scale, masks)[number].runs}
+    return [mask for mask in masks if mask in names]
 
 
 def picture(number, shelf, masks):
     """Draw one figure from the numbers that there are."""
     found = _found(shelf, [number], masks)
-    absent = [short(mask) for mask in masks if mask not in {run.name for run in found}]
-    if masks != study.PAPER_MASKS and absent:
-        print(f"figure {number}: without {', '.join(absent)}", file=sys.stderr)
+    left = [short(mask) for mask in masks if mask not in _compared(number, shelf, masks)]
+    if masks != study.PAPER_MASKS and left:
+        print(f"figure {number}: of the paper's masks ar and invicl alone, without {', '.join(left)}", file=sys.stderr)
     if not found and number not in RUNLESS:
         print(f"figure {number}: nothing to draw", file=sys.stderr)
         return

@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 from minicl import checkpoint, order, probe, study
-from minicl.errors import InputError
+from minicl.errors import InputError, check
 from minicl.evaluate import VERSION, Evaluation, longest, resample
 from minicl.masks import short
 from minicl.model import auto_device
 
+WHOLE = "a whole file: restore it, or delete it to have it measured anew"
 KEPT = 200  # resampled means that are kept of every curve, at two lengths, to compare curves by
 ORDERED = 256  # prompts that order sensitivity is measured on
 
@@ -71,10 +72,17 @@ class Shelf:
         return f"{slug(f'{run.task} {short(run.name)}')}-{run.seed}"
 
     def read(self, run):
-        """A run's numbers, or None."""
+        """A run's numbers, or None; a file that is not whole is refused, not replaced."""
         found = _read(self.file(run))
-        whole = isinstance(found, dict) and {"curves", "training", "seconds"} <= set(found)
-        return found if whole and any(r["step"] == run.late for r in found["curves"]) else None
+        if found is None:
+            return None
+        try:
+            late = any(r["step"] == run.late for r in found["curves"])
+            whole = late and {"training", "seconds", *(run.measures & {"order", "probes"})} <= set(found)
+        except (KeyError, TypeError):
+            whole = False
+        check(whole, "numbers", self.file(run), WHOLE)
+        return found
 
     def seeds(self, task, name):
         """How many seeds of it were ever measured here."""
@@ -110,8 +118,10 @@ def _settings(run):
 def _read(file):
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"numbers: got {file}: {error}, allowed: {WHOLE}") from error
 
 
 def _write(file, numbers):

@@ -82,13 +82,20 @@ def test_models_for_demonstrations_stay_with_the_numbers(whole):
     assert main(flags) == 0, "as a run folder does"
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"curves": [], "training": [], "seconds": 1}', '{"curv'])
-def test_numbers_that_are_not_whole_are_not_there(tmp_path, content):
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", "3", '{"curv', '{"curves": [{}]}', '{"curves": [{"step": 16}], "seconds": 1}']
+)
+def test_numbers_that_are_not_whole_are_refused_and_kept(tmp_path, capsys, content):
     shelf = Shelf(tmp_path, tmp_path, "smoke")
     run = study.make_run(shelf.scale, "linear", "ar", 0)
     shelf.file(run).parent.mkdir()
-    shelf.file(run).write_text(content)
     assert shelf.read(run) is None
+    shelf.file(run).write_text(content)
+    with pytest.raises(SystemExit) as exit:
+        main(["figures", "--scale", "smoke", "--only", "5", "--out", str(tmp_path), "--runs", str(tmp_path)])
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert exit.value.code == 2 and shelf.file(run).name in line and "restore it" in line
+    assert shelf.file(run).read_text() == content
 
 
 def test_verdicts_use_all_seeds_that_there_are(whole, tmp_path):
@@ -139,7 +146,7 @@ def test_a_mask_or_a_seed_more_trains_only_what_is_new(whole, tmp_path, capsys):
     assert "6 of 12 runs to do" in capsys.readouterr().out
     claimed = (whole / "out" / "claims.md").stat().st_mtime_ns
     assert main(flags) == 0
-    assert "figure 6: without boe\n" in capsys.readouterr().err
+    assert "figure 6: of the paper's masks ar and invicl alone, without boe\n" in capsys.readouterr().err
     for name in ("figure1-ar-boe-invicl-window", "figure4-ar-invicl-window", "figure6-ar-invicl-window"):
         assert (whole / "out" / f"{name}.png").exists()
     assert (whole / "out" / "claims.md").stat().st_mtime_ns == claimed, "the paper's claims are about its own masks"
@@ -193,7 +200,10 @@ def test_what_is_shown_follows_from_the_numbers(tmp_path):
         (["--jobs", "0"], "jobs"),
         (["--seeds", "0"], "seeds"),
         (["--masks", "none"], "mask"),
-        (["--masks", "ar", "--only", "7"], "figures 1 to 6 with --masks"),
+        (["--masks", "ar", "--only", "7"], "figures 1, 2, 3, 4, 5, 6 with these masks"),
+        (["--masks", "boe,nope", "--only", "6"], "figures 1, 3 with these masks"),
+        (["--masks", ""], "mask"),
+        (["--only", ""], "only"),
         (["--out", "/dev/null/x"], "out"),
         (["--scale", "huge"], "scale"),
     ],
