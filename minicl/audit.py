@@ -183,7 +183,7 @@ def audit(mask, positions=None, copies=None, layers=12, examples=4, seed=0):
         "agree": found.agrees_with(seen),
         "counterexamples": _counterexamples(plan, found, seen),
         "pairs": int(plan.mask.sum()),
-        "pairs_computed": _computed(plan),
+        "pairs_computed": plan.pairs_computed,
         "units": units,
         "units_paper": PAPER_UNITS[strategy.name](n) if usual and strategy.name in PAPER_UNITS else None,
         "tokens": token_names(plan),
@@ -249,12 +249,6 @@ def _units(plan, n, copies):
     t = plan.tokens
     unit = torch.nn.functional.one_hot(torch.where(t.is_query, n * copies, t.copy * n + t.example)).float()
     return int((unit.T @ plan.mask.float() @ unit > 0).sum())
-
-
-def _computed(plan):
-    """Token pairs that dense attention computes per layer and head: only a causal mask lets it skip half."""
-    T = len(plan.mask)
-    return T * (T + 1) // 2 if plan.causal else T * T
 
 
 def add_arguments(parser):

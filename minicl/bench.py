@@ -61,9 +61,7 @@ def inference(masks, args):
                 "memory_bytes": _memory(mask, args),
                 "tokens": len(plan.mask),
                 "pairs": int(plan.mask.sum()),
-                "pairs_computed": len(plan.mask) ** 2
-                if not plan.causal
-                else len(plan.mask) * (len(plan.mask) + 1) // 2,
+                "pairs_computed": plan.pairs_computed,
             }
         )
     return records
@@ -136,7 +134,7 @@ def _hugging_face(args):
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
     )  # fmt: skip
     parts = torch.nn.ModuleList([torch.nn.Linear(d, E), GPT2Model(config), torch.nn.Linear(E, 1)]).to(args["device"])
-    optimizer = torch.optim.Adam(parts.parameters(), lr=1e-4)
+    optimizer = torch.optim.Adam(parts.parameters(), lr=1e-4, fused=True)
     xs, ys, queries = _prompt(args)
 
     def step():
@@ -187,9 +185,8 @@ def training(args):
             share = flops(config, args["examples"]) / work
             # The rate of the step over that of plain multiplication, turn by turn.
             found = ratio([share * s for s in seconds["multiply"]], seconds[mask])
+            found["milliseconds"] = 1e3 * statistics.median(seconds[mask])
             records.append({"row": f"{mask} step, share of the multiply rate", **same, **found})
-    for record, mask in zip(records, ("invicl", "ar"), strict=False):
-        record["milliseconds"] = 1e3 * statistics.median(seconds[mask])
     return records
 
 
@@ -271,15 +268,14 @@ def _reached(curve, target):
 def _outcome(folder, mask, target, seeds):
     """Seconds until the target for both recipes (None: not reached), and the ratio, or what it is at least."""
     curves = [_progress_of(_folder(folder, mask, f"recipe-{seed}")) for seed in range(seeds)]
-    curves = [curve for curve in curves if curve]
     reference = _progress_of(_folder(folder, mask, "reference"))
     recipe, rival = [_reached(curve, target) for curve in curves], _reached(reference, target)
     trained = reference[-1][0] if reference else 0.0
-    slowest = max(recipe) if recipe and None not in recipe else None
+    slowest = None if None in recipe else max(recipe)
     return {
         "recipe_seconds": recipe,
-        "recipe_trained": [curve[-1][0] for curve in curves],
-        "recipe_last": [curve[-1][1] for curve in curves],
+        "recipe_trained": [curve[-1][0] if curve else 0.0 for curve in curves],
+        "recipe_last": [curve[-1][1] if curve else None for curve in curves],
         "recipe_curves": curves,
         "reference_seconds": rival,
         "reference_trained": trained,
@@ -298,10 +294,10 @@ def quality_table(records):
         rows.append(
             [
                 r["mask"],
-                f"{own or '–'} s",
+                f"{own} s",
                 f"not in {r['reference_trained']:.0f} s" if rival is None else f"{rival:.0f} s",
                 "–" if r["ratio"] is None else f"{'≥ ' * r['at_least']}{r['ratio']:.1f}×",
-                ", ".join(f"{e:.3g}" for e in r["recipe_last"]) or "–",
+                ", ".join("–" if e is None else f"{e:.3g}" for e in r["recipe_last"]),
                 "–" if r["reference_best"] is None else f"{r['reference_best']:.3g}",
             ]
         )
@@ -314,7 +310,10 @@ def quality_table(records):
 def quality_curves(masks, folder, seeds):
     """Records of error against examples, of the recipe's runs that are finished."""
     folders = [_folder(folder, mask, f"recipe-{seed}") for mask in masks for seed in range(seeds)]
-    evaluation = Evaluation([f for f in folders if checkpoint.checkpoints(f)])
+    saved = {f: max(checkpoint.checkpoints(f), default=0) for f in folders}
+    finished = [f for f, step in saved.items() if step and step == checkpoint.read_config(f).train.steps]
+    check(finished, "plot", "no seed that has finished", "more --minutes: the same command goes on")
+    evaluation = Evaluation(finished)
     results = [result for result, _ in evaluation.results()]
     return results + over_seeds(results, {run: but_for_the_seed(c) for run, c in evaluation.runs.items()})
 

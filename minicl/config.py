@@ -159,9 +159,9 @@ class Config:
 
     def _resolve(self):
         """Replace each `auto` by what it means for this mask, depth and length, so that config.json says it."""
-        own = dependencies(self.layout(), self.model.n_layer)[:-1]  # (n, 2n + 1), of the context predictions
-        on = self.on_context if self.train.loss != "auto" else not leaked(own)
-        needs = own[:, :-1].unflatten(1, (-1, 2)).any(-1)  # (n, n): on which examples
+        depends = dependencies(self.layout(), self.model.n_layer)  # (n + 1, 2n + 1)
+        on = self.on_context if self.train.loss != "auto" else not leaked(depends)
+        needs = depends[:-1, :-1].unflatten(1, (-1, 2)).any(-1)  # (n, n): which example's prediction on which examples
         causal = torch.equal(needs, torch.ones_like(needs).tril())
         data, train = self.data, self.train
         if train.loss == "auto":

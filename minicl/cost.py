@@ -15,7 +15,8 @@ from minicl.train import Devices, Training
 def flops(config, n):
     """Multiply-adds ×2 of one update with n examples: forward, and twice that backward."""
     model, E = config.model, config.model.n_embd
-    plan = layout(model.strategy, n, config.data.queries, model.positions, model.copies)
+    contexts = config.data.queries if model.strategy.sees_query else 1  # a prompt: then each query has one of its own
+    plan = layout(model.strategy, n, config.data.queries // contexts, model.positions, model.copies)
     tail = plan.tail(model.n_layer, config.on_context)
     present, total = len(plan.mask), 2 * len(plan.mask) * E * model.n_dims
     for layer in range(1, model.n_layer + 1):
@@ -23,7 +24,7 @@ def flops(config, n):
         dense = rows if layer in tail or plan.causal else rows - plan.local
         total += 2 * E * E * (rows + 2 * present + rows + 8 * rows) + 4 * dense * present * E
         present = rows
-    return 3 * config.train.batch_size * (total + 2 * present * E)
+    return 3 * contexts * config.train.batch_size * (total + 2 * present * E)
 
 
 def mean_flops(config, samples=200):

@@ -379,8 +379,9 @@ def race(records, curve_records):
     left, right = figure.subplots(1, 2)
     for r in records:
         colour = _look(r["mask"], ())[0]
-        for i, curve in enumerate(r["recipe_curves"]):
-            label = f"{r['mask']}, {len(r['recipe_curves'])} seeds" if i == 0 else None
+        begun = [curve for curve in r["recipe_curves"] if curve]
+        for i, curve in enumerate(begun):
+            label = f"{r['mask']}, {len(begun)} seeds" if i == 0 else None
             left.plot(*zip(*curve, strict=True), color=colour, linewidth=1, label=label)
         left.plot(
             *zip(*r["reference_curve"], strict=True),

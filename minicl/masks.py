@@ -197,6 +197,12 @@ class Layout:
     local: int = 0  # so many tokens at the front see nothing but their own pair: their attention is a few products
     tails: dict = field(default_factory=dict)  # what `tail` has found
 
+    @property
+    def pairs_computed(self):
+        """Token pairs that dense attention computes per layer and head: only a causal mask lets it skip half."""
+        T = len(self.mask)
+        return T * (T + 1) // 2 if self.causal else T * T
+
     @torch.inference_mode(False)
     def tail(self, layers, context=True):
         """For the last layers: {layer: (rows, mask)}, where rows are the tokens whose state is still needed then.
@@ -238,7 +244,7 @@ def layout(mask, n, m, positions=None, copies=None, device="cpu"):
 MOST_TOKENS = 20_000  # 400 MB of mask
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)  # more than a run has lengths
 @torch.inference_mode(False)  # what is built during an evaluation must also serve a later backward pass
 def _layout(strategy, n, m, positions, copies, device):
     tokens = _tokens(n, m, copies, device)

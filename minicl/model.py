@@ -221,6 +221,7 @@ class Transformer(nn.Module):
         labels = F.pad(ys.unsqueeze(-1), (0, self.config.n_dims - 1))
         context = torch.stack([xs, labels], dim=2).flatten(1, 2)  # (B, 2n, d)
         h = self.read_in(torch.cat([context] * self.copies + [queries], dim=1))
+        h = h.to(self.read_in.weight.dtype)  # autocast or not, positions or not, the residual stream is float32
         return h if self.wpe is None else h + self.wpe(plan.positions)
 
     def predict(self, h):

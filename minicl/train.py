@@ -133,13 +133,21 @@ class Training:
         self.bad_step = torch.where((self.bad_step < 0) & ~loss.isfinite(), self.step, self.bad_step)
 
     def check_health(self):
-        """Stop before bad weights are saved or reported; reads the loss back, so it is for log and save steps only."""
+        """The mean loss since the last log, if it is sane. It is read back, so this is for log and save steps only."""
         bad = int(self.devices.total(self.bad_step.clone(), distributed.ReduceOp.MAX))
-        loss = float(self.devices.total(self.loss_sum.clone())) / self.devices.world / max(1, self.updates)
-        if bad >= 0 or not math.isfinite(loss):
-            what = f"the loss of step {bad if bad >= 0 else self.step} is not finite"
+        return self._sane(self.loss_sum / max(1, self.updates), bad if bad >= 0 else self.step)
+
+    @torch.no_grad()
+    def check_weights(self):
+        """Before they are saved: the losses so far were those of older weights, so these answer the next prompts."""
+        self._sane(self.loss(self.step), self.step + 1)
+
+    def _sane(self, loss, step):
+        loss = float(self.devices.total(loss.clone())) / self.devices.world
+        if not math.isfinite(loss):
+            what = f"the loss of step {step} is not finite"
         elif loss > 100:
-            what = f"the loss exploded to {loss:.3g} times that of answering 0, before step {self.step}"
+            what = f"the loss exploded to {loss:.3g} times that of answering 0, by step {step}"
         else:
             return loss
         raise Failure(f"{what}; try a lower --lr, a longer --warmup or --clip 1, with another --out")
@@ -216,10 +224,14 @@ def _loop(training, out, devices, stop):
     progress = _Progress(training, steps, devices)
     keep = {*config.keep, steps}
 
-    def save():
+    def save(start):
+        training.check_health()
+        training.clock(start)
+        training.check_weights()
         state = training.state()  # on all processes: they add up their losses for it
         if devices.first:
             checkpoint.save(out, state, keep)
+        return time.perf_counter()  # the clock stands meanwhile
 
     with progress:
         if training.step:
@@ -234,18 +246,16 @@ def _loop(training, out, devices, stop):
                     _log(training, out, loss, stop, progress)
                     start = time.perf_counter()  # the clock stands while we look
                 if training.step and (training.step % config.save_every == 0 or last or training.step in keep):
-                    training.check_health()
-                    save()
+                    start = save(start)
                 if last:
                     break
                 stop(training.step)
                 training.update()
                 progress.advance()
         except Stop:
-            training.check_health()
-            training.clock(start)
-            save()
+            save(start)
             progress.say(f"stopped by {stop.name} after {training.step} steps and saved; the same command resumes")
+            devices.leave()
             raise SystemExit(128 + stop.signal) from None
         except Failure as failure:
             kept = next(iter(checkpoint.checkpoints(out)), None)
@@ -319,13 +329,14 @@ class _Signals:
         return signal.Signals(self.signal).name
 
     def __call__(self, step=None):
-        """Raise Stop if asked to. Several processes agree on it every tenth step; alone, one may stop anywhere."""
+        """Raise Stop if asked to. Several processes agree on it between steps; alone, one may stop anywhere."""
+        asked = self.signal
         if self.devices.world > 1:
-            if step is None or step % 10:
+            if step is None or (self.devices.device.type == "cuda" and step % 10):  # agreeing would stall a GPU
                 return
-            asked = torch.tensor(self.signal, device=self.devices.device)
-            self.signal = int(self.devices.total(asked, distributed.ReduceOp.MAX))
-        if self.signal:
+            asked = int(self.devices.total(torch.tensor(asked, device=self.devices.device), distributed.ReduceOp.MAX))
+        if asked:  # not self.signal: one that came just now is agreed on at the next step
+            self.signal = asked
             raise Stop
 
 

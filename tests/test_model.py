@@ -320,3 +320,12 @@ def test_bad_settings_name_the_setting(settings, words):
         ModelConfig(**settings)
     for word in words:
         assert word in str(error.value)
+
+
+@pytest.mark.parametrize("mask", ["ar", "nope"])
+def test_under_autocast_the_residual_stream_stays_float32(mask):
+    """Positions, which are added in float32, must not decide in which arithmetic a strategy is computed."""
+    model = loud_model(mask, n_layer=2).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(*(t.float() for t in random_prompt(2, 3, 1)), hidden=(0, 1, 2))
+    assert all(reading.query.dtype == torch.float32 for reading in out.hidden.values())

@@ -230,20 +230,25 @@ def test_a_malicious_checkpoint_in_torch_s_own_format_runs_nothing(tmp_path):
     assert not trap.exists()
 
 
-@pytest.mark.parametrize("lr, word", [("1e30", "is not finite"), ("100", "exploded")])
-def test_a_loss_that_runs_away_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, lr, word):
-    result = train(tmp_path / "run", lr=lr, warmup=40, schedule="constant", clip=0, save_every=1, log_every=1)
+@pytest.mark.parametrize("log_every", [1, 1000])
+def test_a_loss_that_runs_away_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, log_every):
+    settings = {"lr": 100.0, "warmup": 100, "schedule": "constant", "clip": 0, "save_every": 1, "log_every": log_every}
+    result = train(tmp_path / "run", **settings)
     assert result.returncode == 1 and "Traceback" not in result.stderr
     last = result.stderr.splitlines()[-1]
-    assert word in last and re.search(r"step \d+", last) and "lower --lr" in last
-    model = load(tmp_path / "run")
-    assert all(p.isfinite().all() for p in model.parameters())
+    step, file = next(iter(checkpoints(tmp_path / "run").items()))
+    assert "exploded" in last and "lower --lr" in last and f"the checkpoint of step {step} stays" in last
+    training = trainer(**settings)
+    training.restore(read(file))
+    assert float(training.loss(step).detach()) < 100, "what is kept still answers sensibly"
+    training.update()
+    assert float(training.loss(step + 1).detach()) > 100, "and the update after it was the one that did not"
 
 
-def test_bad_weights_are_not_saved_even_between_logs(tmp_path):
-    result = train(tmp_path / "run", lr="1e30", warmup=3, schedule="constant", clip=0, save_every=1, log_every=1000)
-    assert result.returncode == 1 and "is not finite" in result.stderr
-    assert all(p.isfinite().all() for p in load(tmp_path / "run").parameters())
+def test_weights_that_a_single_update_ruins_are_not_saved(tmp_path):
+    result = train(tmp_path / "run", lr="1e30", schedule="constant", clip=0, save_every=1)
+    assert result.returncode == 1 and "the loss of step 2 is not finite" in result.stderr
+    assert "no checkpoint was saved before" in result.stderr and not checkpoints(tmp_path / "run")
 
 
 def test_when_no_checkpoint_is_whole_nothing_is_thrown_away(tmp_path):
@@ -374,6 +379,7 @@ def test_lengths_and_loss_follow_from_the_mask():
         "offdiagonal": ("long", "query"),
     }
     assert Config.make("demo", mask="ar", loss="query").data.lengths == "long"
+    assert Config.make("demo", mask="prefix", examples=1).train.loss == "query", "the last example's leak counts too"
     assert Config.make("demo", mask="ar", lengths="uniform").data.lengths == "uniform"
 
 
@@ -463,15 +469,15 @@ def test_muon_sets_singular_values_to_about_one_and_keeps_their_directions():
         torch.testing.assert_close(inside, torch.diag_embed(found), rtol=0, atol=1e-9)
 
 
-def test_muon_resumes_without_a_trace(tmp_path):
-    whole = train(tmp_path / "whole", optimizer="muon", save_every=1)
+def test_adam_resumes_without_a_trace_too(tmp_path):
+    whole = train(tmp_path / "whole", optimizer="adam", save_every=1)
     assert whole.returncode == 0, whole.stderr
-    process = start(tmp_path / "cut", optimizer="muon", save_every=1)
+    process = start(tmp_path / "cut", optimizer="adam", save_every=1)
     wait_for(lambda: checkpoints(tmp_path / "cut"), process)
     process.kill()
     process.wait()
     assert max(checkpoints(tmp_path / "cut")) < 60
-    assert train(tmp_path / "cut", optimizer="muon", save_every=1).returncode == 0
+    assert train(tmp_path / "cut", optimizer="adam", save_every=1).returncode == 0
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -516,27 +522,27 @@ def test_two_processes_share_the_batch_of_one():
 
 
 def test_two_gloo_processes_train_as_one(tmp_path):
-    settings = {"steps": 50, "log_every": 10, "save_every": 25, "mask": "invicl"}
+    settings = {"steps": 300, "log_every": 25, "save_every": 1000, "mask": "invicl"}
     assert train(tmp_path / "one", **settings).returncode == 0
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", f"{ROOT}/train.py"]
-    result = subprocess.run(
-        [*launch, *flags(**settings), "--out", str(tmp_path / "two")],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert result.returncode == 0, result.stderr
+    command = [*launch, *flags(**settings), "--out", str(tmp_path / "two")]
+    quiet = {"stderr": subprocess.PIPE, "text": True, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
+    process = subprocess.Popen(command, **quiet)
+    logged = tmp_path / "two" / "metrics.jsonl"
+    wait_for(lambda: logged.exists() and logged.read_text().count("\n") > 1, process, seconds=60)
+    process.terminate()
+    assert "stopped by SIGTERM" in process.communicate(timeout=60)[1] and process.returncode
+    (stopped,) = checkpoints(tmp_path / "two")
+    assert 0 < stopped < 300
+    result = subprocess.run(command, **quiet)
+    assert result.returncode == 0 and f"resumed at step {stopped}" in result.stderr, result.stderr
     files = (tmp_path / run / "metrics.jsonl" for run in ("one", "two"))
     one, two = ([json.loads(line) for line in file.read_text().splitlines()] for file in files)
-    assert len(one) == len(two) == 6
-    for a, b in zip(one, two, strict=True):
-        assert (a["loss"] or 0) == pytest.approx(b["loss"] or 0, rel=1e-4)
-        assert a["error"] == pytest.approx(b["error"], rel=1e-3)
-    next(iter(checkpoints(tmp_path / "two").values())).unlink()  # back to step 25, between two logs of single processes
-    again = [*launch, *flags(**settings), "--out", str(tmp_path / "two")]
-    subprocess.run(again, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
-    lines = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["loss"] for line in lines[1:]] == pytest.approx([line["loss"] for line in two[1:]], rel=1e-6)
+    assert [line["step"] for line in one] == [line["step"] for line in two] == list(range(0, 301, 25))
+    for a, b in zip(one, two, strict=True):  # rounding differs, and grows with the steps
+        rel = 1e-4 if a["step"] <= 25 else 1e-2
+        assert (a["loss"] or 0) == pytest.approx(b["loss"] or 0, rel=rel)
+        assert a["error"] == pytest.approx(b["error"], rel=10 * rel)
     assert (
         "batch_size: got 7"
         in subprocess.run(
@@ -584,7 +590,7 @@ def test_flops_are_those_that_torch_counts():
 
     from minicl.cost import flops
 
-    for mask in ("prefix", "invicl"):
+    for mask in ("prefix", "invicl", "saicl"):
         training = trainer(mask=mask, lengths="fixed", n_embd=32, examples=5)
         # The fused kernel of the CPU would not be counted.
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
