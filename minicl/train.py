@@ -86,8 +86,9 @@ class Training:
         self.config, self.devices, self.task = config, devices, config.task
         torch.manual_seed(config.train.seed)
         self.model = Transformer(config.model).to(devices.device)
-        if config.machine.compile:
-            self.model.propagate = torch.compile(self.model.propagate)
+        if config.machine.compile:  # updates alone: the few other passes would each need a compilation of their own
+            plain, compiled = self.model.propagate, torch.compile(self.model.propagate)
+            self.model.propagate = lambda *args: (compiled if torch.is_grad_enabled() else plain)(*args)
         self.net = torch.nn.parallel.DistributedDataParallel(self.model) if devices.world > 1 else self.model
         self.optimizer = make_optimizer(self.model, config.train, devices.device)
         self.step = 0

@@ -598,11 +598,15 @@ def test_flops_are_those_that_torch_counts():
         assert flops(training.config, 5) / 3 == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
-def test_compile_is_asked_for(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch, "compile", lambda f: asked.append(f) or f)
-    trainer(compile=True).update()
-    assert len(asked) == 1
+def test_updates_are_compiled_and_nothing_else(monkeypatch):
+    compiled, calls = [], []
+    monkeypatch.setattr(torch, "compile", lambda f: compiled.append(f) or (lambda *args: calls.append(1) or f(*args)))
+    training = trainer(compile=True)
+    for _ in range(2):
+        training.update()
+    training.validate(lambda: None)
+    training.check_weights()
+    assert len(compiled) == 1 and len(calls) == 2
 
 
 @pytest.mark.slow
