@@ -136,15 +136,16 @@ class Training:
     def check_health(self):
         """The mean loss since the last log, if it is sane. It is read back, so this is for log and save steps only."""
         bad = int(self.devices.total(self.bad_step.clone(), distributed.ReduceOp.MAX))
-        return self._sane(self.loss_sum / max(1, self.updates), bad if bad >= 0 else self.step)
+        return self._sane(self.loss_sum, self.updates, bad if bad >= 0 else self.step)
 
     @torch.no_grad()
     def check_weights(self):
         """Before they are saved: the losses so far were those of older weights, so these answer the next prompts."""
-        self._sane(self.loss(self.step), self.step + 1)
+        self._sane(self.loss(self.step), 1, self.step + 1)
 
-    def _sane(self, loss, step):
-        loss = float(self.devices.total(loss.clone())) / self.devices.world
+    def _sane(self, losses, updates, step):
+        """The mean over updates and processes, from the sum over this process's updates; Failure if it is absurd."""
+        loss = float(self.devices.total(losses.clone())) / self.devices.world / max(1, updates)
         if not math.isfinite(loss):
             what = f"the loss of step {step} is not finite"
         elif loss > 100:
