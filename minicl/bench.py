@@ -15,7 +15,7 @@ from minicl.errors import InputError, check, check_int, check_number
 from minicl.evaluate import Evaluation, but_for_the_seed, columns, over_seeds
 from minicl.masks import STRATEGIES, get_strategy, layout, short
 from minicl.model import ModelConfig, Transformer, auto_device
-from minicl.timing import race, ratio
+from minicl.timing import quartiles, race, ratio
 
 
 def _model(mask, args):
@@ -49,7 +49,7 @@ def inference(masks, args):
     records = []
     for mask in masks:
         plan = layout(mask, args["examples"], 1)
-        low, middle, high = statistics.quantiles(seconds[mask], n=4)
+        low, middle, high = quartiles(seconds[mask])
         records.append(
             {
                 "mask": mask,
@@ -204,7 +204,10 @@ def quality(masks, folder, target=0.05, minutes=15.0, seeds=1, **settings):
 
     The runs are ordinary run folders below `folder`: asked again with more minutes, they go on where they stopped.
     """
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"quality: got {folder}, allowed: a folder ({error.strerror})") from None
     for mask in masks:
         same = settings | {"mask": mask, "threads": 1, "log_every": 25}
         slow = _start(_folder(folder, mask, "reference"), same | REFERENCE | {"seed": 0})
@@ -327,54 +330,70 @@ SIZES = {
 def add_arguments(parser):
     parser.add_argument("--inference", action="store_true", help="a forward pass of each strategy, instead of training")
     parser.add_argument("--quality", metavar="DIR", help="the race to a low error, preset study against 2022, in DIR")
-    parser.add_argument("--minutes", type=float, default=15.0, help="--quality: for each strategy (15)")
-    parser.add_argument("--target", type=float, default=0.05, help="--quality: the error to reach (0.05)")
-    parser.add_argument("--seeds", type=int, default=1, help="--quality: of preset study, one after the other (1)")
+    parser.add_argument("--minutes", type=float, help="--quality: for each strategy (15)")
+    parser.add_argument("--target", type=float, help="--quality: the error to reach (0.05)")
+    parser.add_argument("--seeds", type=int, help="--quality: of preset study, one after the other (1)")
     parser.add_argument("--plot", metavar="FILE", help="--quality: draw the race, and the curves of what it trained")
     names = "--inference, --quality: strategies (all; ar and invicl)"
     parser.add_argument("--mask", nargs="+", action="extend", metavar="M", help=names)
-    parser.add_argument("--size", choices=SIZES, default="paper", help="starting point for the sizes (paper)")
+    parser.add_argument("--size", choices=SIZES, help="starting point for the sizes (paper)")
     helps = ("examples in a prompt", "prompts at once", "dimensions of x", "layers", "attention heads", "width")
     for name, text in zip(SIZES["paper"], helps, strict=True):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=text)
-    parser.add_argument("--repeats", type=int, default=10, help="turns (10)")
+    parser.add_argument("--repeats", type=int, help="turns (10)")
     parser.add_argument("--threads", type=int, help="CPU threads (torch's own choice)")
     parser.add_argument("--json", action="store_true", help="print records instead of a table")
 
 
 def run(args):
-    from minicl import draw
+    racing = args.quality is not None
+    check(not (args.inference and racing), "bench", "--inference and --quality", "one of them")
+    alien = ("size", *SIZES["paper"], "repeats", "threads") if racing else ("minutes", "target", "seeds", "plot")
+    for name in alien:
+        if getattr(args, name) is not None:
+            raise InputError(f"{name}: goes {'without' if racing else 'with'} --quality")
+    if args.mask and not (args.inference or racing):
+        raise InputError("mask: goes with --inference or --quality")
+    masks = args.mask or (["ar", "invicl"] if racing else list(STRATEGIES))
+    check(len(set(masks)) == len(masks), "mask", masks, "each strategy once")
+    for mask in masks:
+        get_strategy(mask)
+    return _run_race(masks, args) if racing else _run_steps(masks, args)
 
-    sizes = SIZES[args.size] | {k: v for k in SIZES["paper"] if (v := getattr(args, k)) is not None}
-    sizes["repeats"] = args.repeats
+
+def _given(args, **defaults):
+    return {name: getattr(args, name) if getattr(args, name) is not None else d for name, d in defaults.items()}
+
+
+def _run_steps(masks, args):
+    sizes = _given(args, **SIZES[args.size or "paper"], repeats=10)
     for name, value in sizes.items():
         check_int(name, value, least=2 if name == "repeats" else 1)
     if args.threads is not None:
         check_int("threads", args.threads, least=1, most=1024)
         torch.set_num_threads(args.threads)
     sizes["device"] = auto_device()
-    masks = args.mask or (["ar", "invicl"] if args.quality else list(STRATEGIES))
-    if args.mask and not (args.inference or args.quality):
-        raise InputError("mask: goes with --inference or --quality")
-    check(not (args.inference and args.quality), "bench", "--inference and --quality", "one of them")
-    check(len(set(masks)) == len(masks), "mask", masks, "each strategy once")
-    for mask in masks:
-        get_strategy(mask)
-    if args.quality:
-        names = [_folder("", mask, "") for mask in masks]
-        check(len(set(names)) == len(names), "mask", masks, "masks with different names")
-        check_number("minutes", args.minutes, above=True)
-        check_number("target", args.target, above=True)
-        check_int("seeds", args.seeds, least=1)
-        if args.plot is not None:
-            draw.check_ending(args.plot)
-        records = quality(masks, args.quality, args.target, args.minutes, args.seeds)
-        print(json.dumps(records) if args.json else quality_table(records))
-        if args.plot is not None:
-            draw.save(draw.race(records, quality_curves(masks, args.quality, args.seeds)), args.plot)
-        return 0
     records = inference(masks, sizes) if args.inference else training(sizes)
     print(json.dumps(records) if args.json else (table if args.inference else training_table)(records))
+    return 0
+
+
+def _run_race(masks, args):
+    from minicl import draw
+
+    check(args.quality, "quality", "an empty name", "a folder")
+    names = [_folder("", mask, "") for mask in masks]
+    check(len(set(names)) == len(names), "mask", masks, "masks with different names")
+    settings = _given(args, minutes=15.0, target=0.05, seeds=1)
+    check_number("minutes", settings["minutes"], above=True)
+    check_number("target", settings["target"], above=True)
+    check_int("seeds", settings["seeds"], least=1)
+    if args.plot is not None:
+        draw.check_ending(args.plot)
+    records = quality(masks, args.quality, **settings)
+    print(json.dumps(records) if args.json else quality_table(records))
+    if args.plot is not None:
+        draw.save(draw.race(records, quality_curves(masks, args.quality, settings["seeds"])), args.plot)
     return 0
 
 

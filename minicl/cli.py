@@ -51,7 +51,7 @@ def main(argv=None, command=None):
     except KeyboardInterrupt:
         return 130
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error).lower():
+        if isinstance(error, RuntimeError) and not any(w in str(error).lower() for w in ("memory", "overflow")):
             raise
         print(f"{parser.prog}: not enough memory for this size", file=sys.stderr)
         return 1

@@ -21,8 +21,11 @@ def flops(config, n):
     present, total = len(plan.mask), 2 * len(plan.mask) * E * model.n_dims
     for layer in range(1, model.n_layer + 1):
         rows = len(tail[layer][0]) if layer in tail else present
-        dense = rows if layer in tail or plan.causal else rows - plan.local
-        total += 2 * E * E * (rows + 2 * present + rows + 8 * rows) + 4 * dense * present * E
+        if layer in tail:
+            pairs = rows * present
+        else:
+            pairs = plan.pairs_computed if plan.causal else (rows - plan.local) * present
+        total += 2 * E * E * (rows + 2 * present + rows + 8 * rows) + 4 * pairs * E
         present = rows
     return 3 * contexts * config.train.batch_size * (total + 2 * present * E)
 
@@ -33,9 +36,9 @@ def mean_flops(config, samples=200):
     return statistics.mean(flops(config, prompt_size(config, i * steps // samples)[0]) for i in range(samples))
 
 
-def dry_run(config, measured=5):
+def dry_run(config, devices=None, measured=5):
     """What a run would be and cost, from a few updates of a model that is then thrown away."""
-    training = Training(config, Devices(config.machine, config.train.batch_size))
+    training = Training(config, devices or Devices(config.machine, config.train.batch_size))
     seconds, work = [], []
     for _ in range(measured):
         start = time.perf_counter()

@@ -55,8 +55,10 @@ def _way(model, lengths):
 def _nested(model, lengths):
     """Whether the mask of a shorter context is that of the longest one, cut: not so if a predicate counts examples."""
     longest = max(lengths)
+    if not longest:
+        return False
     whole = layout(model.strategy, longest, 0, model.positions, model.copies)
-    some = sorted({*lengths, max(0, longest - 1)})
+    some = sorted({*lengths, longest - 1} - {0})  # a predicate need not work without any tokens
     for n in some[:: max(1, len(some) // 8)] + some[-2:]:
         part = layout(model.strategy, n, 0, model.positions, model.copies).mask
         inside = whole.tokens.example < n

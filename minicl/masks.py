@@ -238,15 +238,15 @@ def layout(mask, n, m, positions=None, copies=None, device="cpu"):
     check_int(f"copies with mask {strategy.name}", copies, least=strategy.copies)
     T = 2 * n * copies + m
     check(T <= MOST_TOKENS, "prompt", f"{T} tokens", f"at most {MOST_TOKENS}, so that the mask fits in memory")
-    return _layout(strategy, n, m, positions, copies, torch.device(device))
+    kept = _layout if T <= 1024 else _large_layout
+    return kept(strategy, n, m, positions, copies, torch.device(device))
 
 
 MOST_TOKENS = 20_000  # 400 MB of mask
 
 
-@lru_cache(maxsize=256)  # more than a run has lengths
 @torch.inference_mode(False)  # what is built during an evaluation must also serve a later backward pass
-def _layout(strategy, n, m, positions, copies, device):
+def _build(strategy, n, m, positions, copies, device):
     tokens = _tokens(n, m, copies, device)
     q, k = tokens.view(-1, 1), tokens.view(1, -1)
 
@@ -268,6 +268,10 @@ def _layout(strategy, n, m, positions, copies, device):
         causal=torch.equal(mask, torch.ones_like(mask).tril()),
         local=int(more[0, 0]) // 2 * 2 if len(more) else len(mask),
     )
+
+
+_layout = lru_cache(maxsize=256)(_build)  # more than a run has lengths, 1 MB of mask each at most
+_large_layout = lru_cache(maxsize=4)(_build)
 
 
 def _tokens(n, m, copies, device):

@@ -22,8 +22,12 @@ def race(candidates, repeats=10, warmup=1):
 def ratio(slow, fast):
     """Median over the turns of slow ÷ fast, and the range that holds the middle half of them."""
     ratios = [s / f for s, f in zip(slow, fast, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-    return {"ratio": middle, "low": low, "high": high}
+    return dict(zip(("low", "ratio", "high"), quartiles(ratios), strict=True))
+
+
+def quartiles(values):
+    """The range that holds the middle half, and the median between: (low, median, high)."""
+    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
 
 
 def duration(seconds):

@@ -59,7 +59,10 @@ class Devices:
         check(batch_size % self.world == 0, "batch_size", batch_size, f"a multiple of the {self.world} processes")
         self.share = batch_size // self.world
         if self.world > 1 and not distributed.is_initialized():
-            distributed.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            try:
+                distributed.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            except ValueError:
+                raise InputError(f"WORLD_SIZE: got {self.world} from the environment, allowed: torchrun's") from None
 
     @property
     def first(self):
@@ -77,6 +80,20 @@ class Devices:
         if self.world > 1:
             distributed.all_reduce(tensor, how)
         return tensor
+
+    def first_does(self, action):
+        """Let the first process do what may fail; the others wait for it, and leave without a word if it did."""
+        if self.world == 1:
+            return action()
+        failure = None
+        try:
+            if self.first:
+                action()
+        except Exception as error:
+            failure = error
+        if self.total(torch.tensor(failure is not None, dtype=torch.int32, device=self.device)):
+            self.leave()
+            raise failure or SystemExit(1)
 
 
 class Training:
@@ -200,25 +217,25 @@ class Training:
 def train(config, out):
     """Train into the folder `out`, from where it stopped; returns the last line of its metrics."""
     devices, out = Devices(config.machine, config.train.batch_size), Path(out)
-    with _Signals(devices) as stop, _folder(config, out) if devices.first else contextlib.nullcontext():
+    with _Signals(devices) as stop, contextlib.ExitStack() as held:
+        devices.first_does(lambda: held.enter_context(_folder(config, out)))
         training = Training(config, devices)
         _say(devices, _greeting(training))
-        if devices.world > 1:
-            distributed.barrier()  # the folder is in order before anybody reads it
         state = checkpoint.newest(out, devices.device)
         if state is not None:
             training.restore(state)
         if devices.first:
             for name in ("metrics.jsonl", "timing.jsonl"):
                 checkpoint.cut(out / name, training.logged)
-        if training.step == config.train.steps:
+        if training.step == training.logged == config.train.steps:
             _say(devices, f"{out} is finished: {config.train.steps} steps")
         else:
             _loop(training, out, devices, stop)
         _say(devices, f"next: minicl evaluate {out}")
     devices.leave()
     if devices.first:
-        return json.loads((out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+        lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return json.loads(lines[-1]) if lines else None
 
 
 def _loop(training, out, devices, stop):
@@ -231,13 +248,10 @@ def _loop(training, out, devices, stop):
         training.clock(start)
         training.check_weights()
         state = training.state()  # on all processes: they add up their losses for it
-        if devices.first:
-            checkpoint.save(out, state, keep)
+        devices.first_does(lambda: checkpoint.save(out, state, keep))
         return time.perf_counter()  # the clock stands meanwhile
 
-    with progress:
-        if training.step:
-            progress.say(f"resumed at step {training.step}")
+    def updates():
         start = time.perf_counter()
         try:
             while True:
@@ -259,6 +273,12 @@ def _loop(training, out, devices, stop):
             progress.say(f"stopped by {stop.name} after {training.step} steps and saved; the same command resumes")
             devices.leave()
             raise SystemExit(128 + stop.signal) from None
+
+    with progress:
+        if training.step:
+            progress.say(f"resumed at step {training.step}")
+        try:
+            updates()
         except Failure as failure:
             kept = next(iter(checkpoint.checkpoints(out)), None)
             where = "no checkpoint was saved before" if kept is None else f"the checkpoint of step {kept} stays"
@@ -273,10 +293,13 @@ def _log(training, out, loss, stop, progress):
     """One line of metrics (a pure function of the config: no times in it), one of timing."""
     line = {"step": training.step, "loss": loss if training.updates else None}
     line |= {"lr": learning_rate(training.config.train, max(0, training.step - 1))}
-    if training.devices.first:
+
+    def look():
         line["error"] = training.validate(stop)
         checkpoint.append(out / "timing.jsonl", {"step": training.step, "seconds": round(training.seconds, 3)})
         checkpoint.append(out / "metrics.jsonl", line)
+
+    training.devices.first_does(look)
     progress.show(line)
     training.logged = training.step
     training.loss_sum.zero_()
@@ -417,8 +440,11 @@ def run(args):
     if dry:
         from minicl import cost
 
-        record = cost.dry_run(config)
-        print(json.dumps(record) if as_json else cost.table(record))
+        devices = Devices(config.machine, config.train.batch_size)
+        record = cost.dry_run(config, devices)
+        if devices.first:
+            print(json.dumps(record) if as_json else cost.table(record))
+        devices.leave()
         return 0
     out = out or f"runs/{config.data.task}-{short(config.model.mask)}-{preset}-{config.train.seed}"
     try:

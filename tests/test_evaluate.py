@@ -24,6 +24,7 @@ from minicl.evaluate import Prompts, Store, _winner, bootstrap, squared_errors
 from minicl.masks import Strategy
 from minicl.model import ModelConfig, Transformer
 from minicl.tasks import SHIFTS, get_task
+from minicl.timing import ratio
 from minicl.train import train
 
 ROOT = Path(__file__).parent.parent
@@ -84,10 +85,10 @@ def test_a_mask_that_counts_its_examples_takes_no_shortcut():
     )
     model = loud_model(last_only)
     xs, ys, queries = random_prompt(2, 6, 6)
-    assert curves._way(model, [2, 5])[0] is curves._plain
-    torch.testing.assert_close(
-        curves.answers(model, xs, ys, queries, [2, 5]), curves.plain(model, xs, ys, queries, [2, 5])
-    )
+    for lengths in ([0, 2, 5], [0]):
+        assert curves._way(model, lengths)[0] is curves._plain
+        found, expected = (way(model, xs, ys, queries, lengths) for way in (curves.answers, curves.plain))
+        torch.testing.assert_close(found, expected)
 
 
 def test_a_thousand_examples_in_bounded_memory():
@@ -406,6 +407,16 @@ def test_bench_inference(cli):
     assert_one_line(cli("bench", "--mask", "ar"), "--inference")
     assert_one_line(cli("bench", "--inference", "--repeats", 1), "repeats", "at least 2")
     assert_one_line(cli("bench", "--inference", "--mask", "arr"), "arr")
+    assert_one_line(cli("bench", "--inference", "--plot", "x.png"), "plot", "with --quality")
+    assert_one_line(cli("bench", "--quality", "race", "--size", "study"), "size", "without --quality")
+    assert_one_line(cli("bench", "--quality", ""), "quality", "empty")
+    assert_one_line(cli("bench", "--quality", __file__), "quality", "a folder")
+    assert_one_line(cli("bench", "--inference", "--batch-size", 4 * 10**18), "not enough memory", status=1)
+
+
+def test_the_middle_half_lies_within_what_was_measured():
+    assert ratio([1, 10], [1, 1]) == {"low": 3.25, "ratio": 5.5, "high": 7.75}
+    assert ratio([4], [2]) == {"low": 2, "ratio": 2, "high": 2}
 
 
 def test_the_race_to_quality(tmp_path):

@@ -1,5 +1,6 @@
 import pickle
 import textwrap
+import weakref
 
 import pytest
 import torch
@@ -231,3 +232,9 @@ def test_strategies_compose():
     q, k = q.view(-1, 1), k.view(1, -1)
     either = Strategy("either", lambda q, k: STRATEGIES["ar"](q, k) | STRATEGIES["boe"](q, k))
     assert torch.equal(either(q, k), STRATEGIES["ar"](q, k))
+
+
+def test_layouts_are_kept_while_they_are_small():
+    assert all(layout("invicl", n, 1) is kept for n, kept in [(n, layout("invicl", n, 1)) for n in range(150)])
+    large = [weakref.ref(layout("prefix", n, 1)) for n in range(600, 612)]
+    assert sum(r() is not None for r in large) <= 4, "many large masks would fill the memory"

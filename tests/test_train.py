@@ -105,6 +105,9 @@ def test_the_same_command_twice(whole, tmp_path):
     assert again.returncode == 0 and "is finished: 60 steps" in again.stderr
     assert json.loads(again.stdout)["step"] == 60
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    again = train(tmp_path / "run", "--json")
+    assert (again.returncode, again.stdout) == (0, ""), "emptied by hand: nothing to print, nothing to trip over"
 
 
 def kill_and_resume(tmp_path, kills, seed, **settings):
@@ -162,6 +165,31 @@ def test_a_signal_during_validation(tmp_path):
     assert result.returncode == 143 and not (out / "metrics.jsonl").exists()
     assert train(out, **slow).returncode == 0
     assert_same_run(tmp_path / "whole", out)
+
+
+def test_a_signal_during_the_last_validation(cli, monkeypatch, tmp_path, whole):
+    plain = Training.validate
+
+    def interrupted(self, stop):
+        if self.step == 60:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(self, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "validate", interrupted)
+        assert cli("train", *flags(), "--out", "run").returncode == 143
+    last = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["step"] == 56 and max(checkpoints(tmp_path / "run")) == 60
+    assert "is finished" not in cli("train", *flags(), "--out", "run").stderr
+    assert_same_run(whole, tmp_path / "run")
+
+
+def test_weights_that_are_found_bad_when_a_signal_comes(cli, monkeypatch):
+    plain = Training.update
+    monkeypatch.setattr(Training, "update", lambda self: plain(self) or os.kill(os.getpid(), signal.SIGTERM))
+    bad = flags(lr="1e30", schedule="constant", clip=0, warmup=0)
+    result = cli("train", *bad, "--out", "run")
+    assert result.returncode == 1 and "no checkpoint was saved before" in result.stderr.splitlines()[-1]
 
 
 def test_a_full_disk_leaves_the_older_checkpoint_whole(tmp_path, whole):
@@ -521,6 +549,11 @@ def test_two_processes_share_the_batch_of_one():
         assert torch.equal(whole_tensor, torch.cat([first, second]))
 
 
+def test_a_world_without_torchrun(cli, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert_one_line(cli("train", *flags()), "WORLD_SIZE", "torchrun")
+
+
 def test_two_gloo_processes_train_as_one(tmp_path):
     settings = {"steps": 300, "log_every": 25, "save_every": 1000, "mask": "invicl"}
     assert train(tmp_path / "one", **settings).returncode == 0
@@ -543,6 +576,8 @@ def test_two_gloo_processes_train_as_one(tmp_path):
         rel = 1e-4 if a["step"] <= 25 else 1e-2
         assert (a["loss"] or 0) == pytest.approx(b["loss"] or 0, rel=rel)
         assert a["error"] == pytest.approx(b["error"], rel=10 * rel)
+    other = subprocess.run([*command, "--seed", "9"], **quiet)
+    assert other.returncode and "was started with other settings" in other.stderr and "[rank1]" not in other.stderr
     assert (
         "batch_size: got 7"
         in subprocess.run(
