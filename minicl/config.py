@@ -108,7 +108,7 @@ PRESETS = {
         "keep": (10_000, 25_000, 50_000, 75_000, 100_000, 125_000, 150_000, 175_000),
     },
     "paper-fast": {
-        **QUICK, "init_std": 0.06, "steps": 20_000, "warmup": 1000, "save_every": 1000, "log_every": 250,
+        **QUICK, "init_std": 0.06, "queries": 16, "steps": 20_000, "warmup": 200, "save_every": 250, "log_every": 250,
         "keep": (1000, 2500, 5000, 10_000, 15_000),
     },
 }  # fmt: skip
