@@ -362,6 +362,7 @@ def run(args):
 
 
 def _given(args, **defaults):
+    """What was asked for on the command line, and the defaults of the rest."""
     return {name: getattr(args, name) if getattr(args, name) is not None else d for name, d in defaults.items()}
 
 
