@@ -224,9 +224,8 @@ def train(config, out):
         state = checkpoint.newest(out, devices.device)
         if state is not None:
             training.restore(state)
-        if devices.first:
-            for name in ("metrics.jsonl", "timing.jsonl"):
-                checkpoint.cut(out / name, training.logged)
+        for name in ("metrics.jsonl", "timing.jsonl"):
+            devices.first_does(lambda name=name: checkpoint.cut(out / name, training.logged))
         if training.step == training.logged == config.train.steps:
             _say(devices, f"{out} is finished: {config.train.steps} steps")
         else:

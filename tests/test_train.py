@@ -576,8 +576,11 @@ def test_two_gloo_processes_train_as_one(tmp_path):
         rel = 1e-4 if a["step"] <= 25 else 1e-2
         assert (a["loss"] or 0) == pytest.approx(b["loss"] or 0, rel=rel)
         assert a["error"] == pytest.approx(b["error"], rel=10 * rel)
-    other = subprocess.run([*command, "--seed", "9"], **quiet)
-    assert other.returncode and "was started with other settings" in other.stderr and "[rank1]" not in other.stderr
+    logged.unlink()
+    logged.mkdir()
+    for extra, words in ((["--seed", "9"], "was started with other settings"), ([], "cannot write to")):
+        result = subprocess.run([*command, *extra], **quiet)
+        assert result.returncode and words in result.stderr and "[rank1]" not in result.stderr
     assert (
         "batch_size: got 7"
         in subprocess.run(
