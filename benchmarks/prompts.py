@@ -2,8 +2,8 @@
 
     python benchmarks/prompts.py [--threads 1] [--repeats 10] [--json]
 
-Loops: `torch` does a prompt at a time with tensor operations, as the 2022 code's samplers do; `python` does a point at
-a time, as one writes a tree down first. Both only draw: checking that the numbers are right is the tests' job.
+A `torch` loop does one prompt at a time with tensor operations, as the 2022 code's samplers do. A `python` loop does
+one point at a time, as one writes a tree down first. The loops only draw: tests check that the numbers are right.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from sklearn.linear_model import Lasso
 from minicl.baselines import get_baseline
 from minicl.rng import Random
 from minicl.tasks import get_task
-from minicl.timing import race, ratio
+from minicl.timing import ratio, take_turns
 
 B, POINTS, D = 64, 101, 20
 SPARSE, TREE = get_task("sparse_linear"), get_task("decision_tree")
@@ -108,20 +108,20 @@ def sampler_races():
     ):
         yield f"{task.name} sampler, 64 × 101, torch loop", loop, lambda task=task: task.sample(B, POINTS)
         yield f"{task.name} sampler, 64 × 101, python loop", python, lambda task=task: task.sample(B, POINTS)
-        yield f"{task.name} functions alone, torch loop", functions, functions_only(task)
+        yield f"{task.name} functions only, torch loop", functions, functions_only(task)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
+    parser.add_argument("--repeats", type=int, default=10, help="turns (10)")
+    parser.add_argument("--json", action="store_true", help="print records instead of a table")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     warnings.simplefilter("ignore")  # scikit-learn's Lasso warns where it stops before it has converged
     records = []
     for name, slow, fast in (*sampler_races(), *baseline_races()):
-        seconds = race({"loop": slow, "minicl": fast}, args.repeats)
+        seconds = take_turns({"loop": slow, "minicl": fast}, args.repeats)
         record = {"race": name, **ratio(seconds["loop"], seconds["minicl"])}
         record |= {f"{who}_ms": 1e3 * statistics.median(times) for who, times in seconds.items()}
         records.append(record)

@@ -4,8 +4,9 @@ Names are loaded when they are first used, so that `import minicl` is quick and 
 """
 
 from importlib import import_module
+from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "ModelConfig": "model",
@@ -14,17 +15,20 @@ _HOME = {
     "strategy": "masks",
     "get_strategy": "masks",
     "layout": "masks",
-    "load": "checkpoint",
+    "load": "runs",
+    "train": "training",
+    "evaluate": "evaluation",
+    "audit": "auditing",
     "Regressor": "regressor",
 }
 __all__ = sorted(_HOME)
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'minicl' has no attribute {name!r}")
     return getattr(import_module(f"minicl.{_HOME[name]}"), name)
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted([*globals(), *_HOME])

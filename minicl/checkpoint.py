@@ -1,28 +1,26 @@
-"""Run folders: atomic saves, whole checkpoints or none, and loading that never runs code from a file."""
+"""The checkpoint format: saved whole or not at all, checked when it is read, and never a way to run code."""
 
-import contextlib
 import hashlib
 import io
-import json
 import os
 import pickle
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from minicl.config import Config
-from minicl.errors import InputError
-from minicl.model import Transformer
+from minicl.checks import InputError
 
 FORMAT = "minicl checkpoint 1"
 
 
-def write_atomically(path, data):
-    """Replace a file's content in one step: a reader, after whatever crash, finds the old or the new one whole."""
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Replace a file's content in one step: a reader, after whatever crash, sees the old or the new one whole."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process may be writing the same file
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -39,14 +37,14 @@ def write_atomically(path, data):
         raise
 
 
-def checkpoints(run):
+def checkpoints(run: str | Path) -> dict[int, Path]:
     """{step: file} of a run folder, newest first."""
     files = Path(run, "checkpoints").glob("step-*.pt")
-    found = {int(m[1]): f for f in files if (m := re.fullmatch(r"step-(\d+)\.pt", f.name))}
-    return dict(sorted(found.items(), reverse=True))
+    steps = {int(m[1]): f for f in files if (m := re.fullmatch(r"step-(\d+)\.pt", f.name))}
+    return dict(sorted(steps.items(), reverse=True))
 
 
-def save(run, state, keep=()):
+def save(run: str | Path, state: dict[str, Any], keep: Collection[int] = ()) -> None:
     """Write the state as the newest checkpoint; of the others only the one before it and those to keep stay."""
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, "digest": _digest(state), **state}, buffer)
@@ -59,19 +57,7 @@ def save(run, state, keep=()):
             file.unlink()
 
 
-def export(run, folder):
-    """A finished run as a smaller folder: without its optimiser, and without earlier checkpoints."""
-    state, folder = newest(run), Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("config.json", "metrics.jsonl", "timing.jsonl"):
-        write_atomically(folder / name, Path(run, name).read_bytes())
-    save(folder, state | {"optimizer": None})
-    for step, file in checkpoints(folder).items():
-        if step != state["step"]:
-            file.unlink()
-
-
-def read(file, device="cpu"):
+def read(file: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]:
     """The content of one checkpoint file; InputError if it is not a whole one of ours. Pickled code is never run."""
     try:
         state = torch.load(file, map_location=device, weights_only=True)
@@ -83,9 +69,22 @@ def read(file, device="cpu"):
         raise InputError(f"{file}: not a minicl checkpoint: {why}") from error
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise InputError(f"{file}: not a minicl checkpoint: it lacks the mark {FORMAT!r}")
-    if state.pop("digest", None) != _digest(state):
+    if state.pop("digest", None) != _digest(state) or not {"config", "step", "model"} <= state.keys():
         raise InputError(f"{file}: damaged: its content is not what was saved")
     return state
+
+
+def newest(run: str | Path, device: str | torch.device = "cpu") -> dict[str, Any] | None:
+    """The newest whole checkpoint's content, or None if there is none yet; damaged ones are named and passed over."""
+    files = checkpoints(run).values()
+    for file in files:
+        try:
+            return read(file, device)
+        except InputError as error:
+            print(f"passed over {error}", file=sys.stderr)
+    if files:
+        raise InputError(f"{run}: none of its checkpoints is whole; to start over, move the folder away")
+    return None
 
 
 def _digest(state):
@@ -108,87 +107,3 @@ def _digest(state):
 
     add(state)
     return total.hexdigest()
-
-
-def newest(run, device="cpu"):
-    """The newest whole checkpoint's content, or None if there is none yet; damaged ones are named and passed over."""
-    files = checkpoints(run).values()
-    for file in files:
-        try:
-            return read(file, device)
-        except InputError as error:
-            print(f"passed over {error}", file=sys.stderr)
-    if files:
-        raise InputError(f"{run}: none of its checkpoints is whole; to start over, move the folder away")
-    return None
-
-
-def read_config(run):
-    """The Config of a run folder."""
-    file = Path(run, "config.json")
-    try:
-        return Config.from_json(json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        what = "there is no such folder" if not Path(run).exists() else "it has no config.json"
-        raise InputError(f"{run}: not a run folder: {what}") from None
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read: {error}") from error
-
-
-def load(path, step=None, device="cpu"):
-    """The model of a run folder (its newest whole checkpoint, or the one of a step) or of one checkpoint file."""
-    path = Path(path)
-    if path.is_dir():
-        read_config(path)
-        steps = checkpoints(path)
-        if step is not None and step not in steps:
-            raise InputError(f"{path}: got step {step}, allowed: {', '.join(map(str, sorted(steps))) or 'none yet'}")
-        state = newest(path, device) if step is None else read(steps[step], device)
-        if state is None:
-            raise InputError(f"{path}: has no whole checkpoint yet")
-    else:
-        state = read(path, device)
-    model = Transformer(Config.from_json(state["config"]).model)
-    try:
-        model.load_state_dict(state["model"])
-    except RuntimeError as error:
-        raise InputError(f"{path}: its weights do not fit its own config") from error
-    return model.to(device).eval()
-
-
-@contextlib.contextmanager
-def lock(run):
-    """Hold a run folder for one process; the lock goes with the process, however that ends."""
-    import fcntl
-
-    with open(Path(run, ".lock"), "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{run}: another process is training into this folder; give another --out") from None
-        for leftover in (*Path(run).glob(".*.tmp"), *Path(run, "checkpoints").glob(".*.tmp")):
-            leftover.unlink()
-        yield
-
-
-def append(file, record):
-    """Add a line of JSON, on disk when this returns."""
-    with open(file, "a", encoding="utf-8") as f:
-        f.write(json.dumps(record) + "\n")
-        f.flush()
-        os.fsync(f.fileno())
-
-
-def cut(file, step):
-    """Forget the lines after `step`, which the resumed run will write again, and a torn last one."""
-    if not file.exists():
-        return
-    lines = []
-    for line in file.read_bytes().splitlines(keepends=True):
-        try:
-            whole = line.endswith(b"\n") and json.loads(line)["step"] <= step
-        except ValueError:
-            whole = False
-        if whole:
-            lines.append(line)
-    write_atomically(file, b"".join(lines))

@@ -1,51 +1,57 @@
-"""The `minicl` command: one sub-command a job. Bad input is one line on standard error and exit status 2."""
+"""The `minicl` command: one sub-command for each job. Bad input is one line on standard error and exit status 2."""
 
 import argparse
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 from minicl import __version__
-from minicl.errors import InputError
+from minicl.checks import InputError, choose
+from minicl.plugins import Untrusted
 
-COMMANDS = {
-    "train": "train a mask strategy on a function class",
-    "evaluate": "measure trained runs: curves, shifts, lengths",
-    "audit": "certify what a mask strategy guarantees",
-    "probe": "read targets and weights from the layers of trained runs",
-    "theory": "carry out the optimiser that each mask is with weights set by hand",
-    "figures": "carry out the study: train what is missing, measure, draw, judge the paper's claims",
-    "bench": "measure what strategies cost",
+COMMANDS = {  # the module of each, and what it does
+    "train": ("training", "train a mask strategy on a function class"),
+    "evaluate": ("evaluation", "measure trained runs: curves, shifts, lengths"),
+    "audit": ("auditing", "certify what a mask strategy guarantees"),
+    "probe": ("probe", "read targets and weights from the layers of trained runs"),
+    "theory": ("theory", "compare masks whose weights are set by hand with optimisers"),
+    "study": ("study.run", "run the study: train what is missing, measure, draw, judge the paper's claims"),
+    "bench": ("bench", "measure what strategies cost"),
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaint is a single line."""
+    """An argument parser whose complaint is a single line. `argv` is what it will be given."""
+
+    argv: Sequence[str] = ()
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def main(argv=None, command=None):
+def main(argv: Sequence[str] | None = None, command: str | None = None) -> int:
     """Run `minicl COMMAND …`; scripts such as train.py name their command themselves."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if command is None:
-        parser = Parser("minicl", description="Who may look at whom when a transformer learns from its prompt?")
-        parser.add_argument("command", choices=COMMANDS, metavar="command", help=", ".join(COMMANDS))
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.epilog = "\n".join(["commands:", *(f"  {name:<10} {text}" for name, text in COMMANDS.items())])
-        parser.add_argument("--version", action="version", version=f"minicl {__version__}")
-        command = parser.parse_args(argv[:1]).command
-        argv = argv[1:]
-    module = import_module(f"minicl.{command}")
-    parser = Parser(f"minicl {command}", description=COMMANDS[command], allow_abbrev=False)
-    module.add_arguments(parser)
+        command, argv = _command(argv), argv[1:]
+    if command is None:
+        return 0
+    name, text = COMMANDS[command]
+    module = import_module(f"minicl.{name}")
+    parser = Parser(f"minicl {command}", description=text, allow_abbrev=False)
+    parser.argv = argv
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no → shows a ?
     try:
+        module.add_arguments(parser)
         status = module.run(parser.parse_args(argv))
         sys.stdout.flush()
         return status
+    except Untrusted as error:
+        again = shlex.join([*parser.prog.split(), *argv, "--trust"])
+        parser.error(f"{error.what}; if you trust it: {again}")
     except InputError as error:
         parser.error(" ".join(str(error).split()))
     except KeyboardInterrupt:
@@ -64,5 +70,18 @@ def main(argv=None, command=None):
         return 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _command(argv):
+    """The command's name; None if only help was wanted."""
+    parser = Parser("minicl", description="Who may look at whom when a transformer learns from its prompt?")
+    parser.add_argument("command", nargs="?", metavar="command", help="one of those below; `minicl COMMAND --help`")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(["commands:", *(f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items())])
+    parser.add_argument("--version", action="version", version=f"minicl {__version__}")
+    command = parser.parse_args(argv[:1]).command
+    if command is None:
+        parser.print_help()
+        return None
+    try:
+        return choose("command", command, tuple(COMMANDS))
+    except InputError as error:
+        parser.error(str(error))

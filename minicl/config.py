@@ -1,37 +1,33 @@
 """Everything that decides a training run: typed settings, presets, and their way to and from config.json."""
 
 import dataclasses
-import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from minicl.audit import dependencies, leaked
-from minicl.errors import InputError, check, check_int, choose
-from minicl.masks import get_strategy, layout
+from minicl import plugins
+from minicl.checks import InputError, check, check_int, choose
+from minicl.graph import Dependencies, dependencies
+from minicl.masks import get_strategy
 from minicl.model import ModelConfig
 from minicl.settings import add_flags, check_settings, setting
-from minicl.tasks import TASKS, get_task
+from minicl.tasks import TASKS, Task, get_task, task_class
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which prompts."""
+    """Which prompts. The task's own settings stand beside these."""
 
-    task: str = setting("linear", "function class", choices=tuple(TASKS))
-    bias: bool | None = setting(None, "linear, noisy_linear: with an intercept")
-    noise: float | None = setting(None, "noisy_linear: standard deviation of the labels' noise", least=0)
-    sparsity: int | None = setting(None, "sparse_linear: how many coordinates matter", least=1)
-    depth: int | None = setting(None, "decision_tree: depth", least=1)
-    hidden: int | None = setting(None, "relu_2nn: hidden units", least=1)
+    task: str = setting("linear", f"function class: {', '.join(TASKS)}, or path/to/file.py:name")
     examples: int = setting(40, "examples in a full training prompt", least=1)
-    queries: int = setting(1, "queries a prompt", least=1)
+    queries: int = setting(1, "queries in each prompt", least=1)
     lengths: str = setting(
         "auto",
-        "examples in a step's prompts: all, any number from 0 on, the larger of two such numbers, or growing with the "
-        "dimensions as in 2022; auto: fixed if context predictions train all shorter lengths anyway (a causal mask), "
-        "else long",
+        "number of examples in a step's prompts. fixed: all. uniform: any number from 0 on. long: the larger of two "
+        "such numbers. curriculum: growing with the dimensions, as in 2022. auto: fixed if context predictions train "
+        "all shorter lengths anyway (a causal mask), else long",
         choices=("auto", "fixed", "uniform", "long", "curriculum"),
     )
     curriculum_steps: int | None = setting(None, "curriculum: steps until prompts are full (15 % of all)", least=1)
@@ -42,10 +38,10 @@ class TrainConfig:
     """How it is trained."""
 
     steps: int = setting(200_000, "updates", least=1)
-    batch_size: int = setting(64, "prompts an update, over all devices", least=1)
+    batch_size: int = setting(64, "prompts in each update, over all devices", least=1)
     loss: str = setting(
         "auto",
-        "what is trained on: context and query predictions, or queries alone; auto: query if the mask leaks",
+        "what is trained on. all: context and query predictions. query: only queries. auto: query if the mask leaks",
         choices=("auto", "all", "query"),
     )
     optimizer: str = setting(
@@ -73,16 +69,18 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class MachineConfig:
-    """Where it runs. Results depend on it by rounding alone, so a run may be resumed with other choices."""
+    """Where it runs. Results depend on it by rounding only, so a run may be resumed with other choices."""
 
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, …")
-    threads: int | None = setting(None, "CPU threads (torch's own choice)", least=1)
+    threads: int | None = setting(None, "CPU threads (torch's own choice)", least=1, most=1024)
     compile: bool = setting(False, "torch.compile the model")
 
 
 GROUPS = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "machine": MachineConfig}
+GROUP_OF = {f.name: group for group, cls in GROUPS.items() for f in fields(cls)}
+CODE = {"mask": "mask.py", "task": "task.py"}  # what a run folder calls files of one's own
 
-SMALL = {"n_dims": 5, "examples": 10, "max_examples": 25, "n_head": 4, "n_embd": 64, "init_std": 0.12}
+SHAPE = {"n_dims": 5, "examples": 10, "max_examples": 25, "n_head": 4, "n_embd": 64, "init_std": 0.12, "threads": 1}
 QUICK = {  # what results/recipe.md found
     "queries": 4,
     "optimizer": "muon",
@@ -95,12 +93,12 @@ QUICK = {  # what results/recipe.md found
     "clip": 1.0,
 }
 PRESETS = {
-    "demo": {
-        **SMALL, **QUICK, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "steps": 1200,
+    "tiny": {
+        **SHAPE, **QUICK, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "steps": 1200,
         "batch_size": 128, "log_every": 200, "save_every": 200,
     },
-    "study": {
-        **SMALL, **QUICK, "steps": 1200, "batch_size": 128, "log_every": 25, "save_every": 100,
+    "small": {
+        **SHAPE, **QUICK, "steps": 1200, "batch_size": 128, "log_every": 25, "save_every": 100,
         "keep": (100, 200, 300, 600, 900),
     },
     "paper": {
@@ -118,50 +116,43 @@ PRESETS = {
 class Config:
     """A whole run, made from flat settings: each has one name on the command line, in a preset and in a file."""
 
+    task: Task
     data: DataConfig
     model: ModelConfig
     train: TrainConfig
     machine: MachineConfig
-    mask_sha256: str | None = None  # of the file that a mask of one's own comes from
 
     def __post_init__(self):
         for group in (self.data, self.train, self.machine):
             check_settings(group)
-        self.task  # noqa: B018  (bad task settings are refused here)
         check(self.train.beta2 < 1, "beta2", self.train.beta2, "a number of at least 0 and below 1")
         check(self.train.decay <= 1, "decay", self.train.decay, "a number from 0 to 1")
         for step in self.train.keep:
             check_int("keep", step, least=1, most=self.train.steps)
-        check_int("threads", self.machine.threads or 1, least=1, most=1024)
         if self.model.resolved_positions == "absolute":
             most = self.model.max_examples
             check(self.data.examples <= most, "examples", self.data.examples, f"at most max_examples = {most}")
 
-    @property
-    def task(self):
-        given = {name: getattr(self.data, name) for name in ("bias", "noise", "sparsity", "depth", "hidden")}
-        given = {name: value for name, value in given.items() if value is not None}
-        return get_task(self.data.task, n_dims=self.model.n_dims, **given)
-
     @classmethod
-    def make(cls, preset=None, **settings):
-        """From a preset and flat settings that override it: `Config.make("demo", mask="invicl", lr=3e-4)`."""
-        flat = {**(PRESETS[choose("preset", preset, tuple(PRESETS))] if preset else {}), **settings}
-        names = {f.name: group for group, c in GROUPS.items() for f in dataclasses.fields(c)}
+    def make(cls, preset: str | None = None, **settings) -> "Config":
+        """From a preset and flat settings that override it: `Config.make("tiny", mask="invicl", lr=3e-4)`."""
+        flat = _tuples({**(PRESETS[choose("preset", preset, tuple(PRESETS))] if preset else {}), **settings})
+        flat |= {k: plugins.resolve(flat[k]) for k in CODE if plugins.is_own(flat.get(k))}
+        task = task_class(flat.get("task", DataConfig.task))
         for name in flat:
-            choose("setting", name, tuple(names))
+            _check_setting(name, task)
         if "keep" not in settings and "steps" in settings:  # of the preset's, those that a shorter run reaches
             flat["keep"] = tuple(step for step in flat.get("keep", ()) if step <= settings["steps"])
-        mask, sha = _pin(flat.get("mask", "ar"))
-        flat["mask"] = mask
-        parts = {group: c(**{k: v for k, v in flat.items() if names[k] == group}) for group, c in GROUPS.items()}
-        return cls(**parts, mask_sha256=sha)._resolve()
+        parts = {group: c(**{k: v for k, v in flat.items() if GROUP_OF.get(k) == group}) for group, c in GROUPS.items()}
+        own = {k: v for k, v in flat.items() if k not in GROUP_OF}
+        built = get_task(parts["data"].task, n_dims=parts["model"].n_dims, **own)
+        return cls(task=built, **parts)._resolve()
 
     def _resolve(self):
         """Replace each `auto` by what it means for this mask, depth and length, so that config.json says it."""
-        depends = dependencies(self.layout(), self.model.n_layer)  # (n + 1, 2n + 1)
-        on = self.on_context if self.train.loss != "auto" else not leaked(depends)
-        needs = depends[:-1, :-1].unflatten(1, (-1, 2)).any(-1)  # (n, n): which example's prediction on which examples
+        depends = self.dependencies()
+        on = self.on_context if self.train.loss != "auto" else not depends.leaks
+        needs = depends.examples[:-1]  # which context prediction needs which examples
         causal = torch.equal(needs, torch.ones_like(needs).tril())
         data, train = self.data, self.train
         if train.loss == "auto":
@@ -171,65 +162,113 @@ class Config:
         return dataclasses.replace(self, data=data, train=train)
 
     @property
-    def on_context(self):
+    def on_context(self) -> bool:
         """Whether context predictions are trained on."""
         return self.train.loss == "all"
 
     @property
-    def leaks(self):
+    def leaks(self) -> bool:
         """Whether labels reach their own predictions at this depth and length."""
-        return bool(leaked(dependencies(self.layout(), self.model.n_layer)))
+        return bool(self.dependencies().leaks)
 
-    def layout(self):
-        return layout(self.model.strategy, self.data.examples, 1, self.model.positions, self.model.copies)
+    def dependencies(self) -> Dependencies:
+        """Which prediction depends on which input, at the training length."""
+        return dependencies(self.model.layout(self.data.examples, 1), self.model.n_layer)
 
-    def to_json(self):
-        return {**{group: asdict(getattr(self, group)) for group in GROUPS}, "mask_sha256": self.mask_sha256}
+    @property
+    def method(self) -> str:
+        """The strategy's name in tables and legends, with whatever is not the strategy's own."""
+        model, strategy = self.model, get_strategy(self.model.mask)
+        parts = [plugins.short(strategy.name)]
+        if model.resolved_positions != strategy.positions:
+            parts.append(model.resolved_positions)
+        if model.resolved_copies != strategy.copies:
+            parts.append(f"×{model.resolved_copies}")
+        if model.blind_query:
+            parts.append("blind")
+        return "+".join(parts)
+
+    @property
+    def code(self) -> dict[str, str]:
+        """{kind: path} of files of one's own that this run depends on."""
+        named = {"mask": self.model.mask, "task": self.data.task}
+        return {kind: plugins.split(name)[0] for kind, name in named.items() if plugins.is_own(name)}
+
+    def to_json(self) -> dict[str, Any]:
+        """What config.json holds. Files of one's own are named as they are in the run's folder, with their hashes."""
+        record = {group: asdict(getattr(self, group)) for group in GROUPS}
+        record["data"] |= self.task.settings()
+        record["code"] = {kind: plugins.digest(path) for kind, path in self.code.items()}
+        for kind, group in (("mask", "model"), ("task", "data")):
+            if kind in self.code:
+                record[group][kind] = f"{CODE[kind]}:{plugins.short(record[group][kind])}"
+        return record
 
     @classmethod
-    def from_json(cls, record):
-        """From what `to_json` gave; a mask file that has changed since is refused."""
-        try:
-            flat = {name: value for group in GROUPS for name, value in record[group].items()}
-            flat["keep"] = tuple(flat["keep"])
-            sha = record["mask_sha256"]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"config: got something that lacks {error}, allowed: what minicl wrote") from error
-        if ".py:" in str(flat["mask"]) and (sha is None or _sha256(flat["mask"]) != sha):  # before any of it is run
-            raise InputError(
-                f"mask {flat['mask']}: its file is gone or has changed; the run's folder has a copy, mask.py"
-            )
+    def from_json(cls, record: Any, folder: str | Path | None = None, trust: bool = False) -> "Config":
+        """From what `to_json` gave; settings that it lacks have today's defaults. Code is taken from `folder`."""
+        flat, hashes = _flat(record), _hashes(record)
+        for kind, file in CODE.items():
+            if plugins.is_own(flat.get(kind)):
+                flat[kind] = plugins.from_folder(folder, file, flat[kind], hashes.get(kind), trust)
         return cls.make(**flat)
 
-    def differences(self, other):
-        """In words, where two configs would train different models; [] if nowhere."""
-        mine, theirs = self.to_json(), other.to_json()
-        rows = [
-            f"{name} {theirs[group][name]} there, {value} here"
-            for group in ("data", "model", "train")
-            for name, value in mine[group].items()
-            if theirs[group][name] != value
-        ]
-        return rows or ([] if mine["mask_sha256"] == theirs["mask_sha256"] else ["another content of the mask's file"])
+    def differences(self, record: Any) -> list[str]:
+        """In words, where a stored config would train another model; [] if nowhere. No code is run for it."""
+        mine, theirs = _flat(self.to_json()), _flat(record)
+        defaults = {f.name: f.default for cls in (*GROUPS.values(), type(self.task)) for f in fields(cls)}
+        machine = {f.name for f in fields(MachineConfig)}
+        rows = []
+        for name in sorted({*mine, *theirs} - machine):
+            here, there = mine.get(name), theirs.get(name, defaults.get(name))
+            if plugins.is_own(here) and plugins.is_own(there):
+                here, there = plugins.short(here), plugins.short(there)
+            if here != there:
+                rows.append(f"{name} {there} there, {here} here")
+        same_code = _hashes(self.to_json()) == _hashes(record)
+        return rows or ([] if same_code else ["another content of the mask's or the task's file"])
 
 
-def _pin(mask):
-    """A mask file's full path and hash, so that a run finds it from any folder and notices when it has changed."""
-    get_strategy(mask)
-    if not isinstance(mask, str) or ".py:" not in mask:
-        return mask, None
-    path, _, name = mask.rpartition(":")
-    return f"{Path(path).resolve()}:{name}", _sha256(mask)
+def _check_setting(name, task):
+    """A setting must be one of a run's, or of the task's own; and not both."""
+    own = [f.name for f in fields(task) if f.name != "n_dims"]
+    both = sorted(set(own) & set(GROUP_OF))
+    check(not both, f"setting of task {task.name}", ", ".join(both), "names that are not settings of every run")
+    others = {f.name for cls in TASKS.values() for f in fields(cls)} - {"n_dims", *own}
+    known = ", ".join(own) or "none"
+    check(name not in others, name, f"a setting that task {plugins.short(task.name)} does not have", known)
+    choose("setting", name, (*GROUP_OF, *own))
 
 
-def _sha256(mask):
+def _flat(record):
+    """The settings of a config.json by name. None where a task has no such setting is as good as nothing."""
     try:
-        return hashlib.sha256(Path(mask.rpartition(":")[0]).read_bytes()).hexdigest()
-    except OSError:
-        return None
+        flat = {str(name): value for group in GROUPS for name, value in record[group].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"config: got something that lacks {error}, allowed: what minicl wrote") from error
+    return _tuples({name: value for name, value in flat.items() if value is not None or name in GROUP_OF})
 
 
-def add_config_flags(parser, preset):
+def _tuples(settings):
+    """JSON knows no tuples, and people write lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+
+
+def _hashes(record):
+    """{kind: hash} of the code that a stored config depends on."""
+    hashes = record.get("code") or {}
+    check(isinstance(hashes, dict), "code of config", repr(hashes), "the hashes of mask.py and task.py")
+    return hashes
+
+
+def add_config_flags(parser, preset: str, task: str) -> None:
+    """A flag for every setting, and for those of all built-in tasks and of `task`."""
     parser.add_argument("--preset", choices=PRESETS, default=preset, help=f"starting point for all settings ({preset})")
     for title, cls in GROUPS.items():
         add_flags(parser, title, cls, PRESETS[preset])
+    flags = set(GROUP_OF)
+    for cls in (task_class(task), *TASKS.values()):  # the task's own first: another's may have the same name
+        new = [f.name for f in fields(cls) if f.name not in flags]
+        if new:
+            add_flags(parser, f"settings of task {plugins.short(cls.name)}", cls, {}, skip=flags)
+            flags.update(new)

@@ -3,43 +3,38 @@
 import statistics
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minicl.masks import layout
+from minicl.config import Config
 from minicl.schedule import prompt_size
-from minicl.timing import duration
-from minicl.train import Devices, Training
+from minicl.text import duration
+
+if TYPE_CHECKING:
+    from minicl.training import Training
 
 
-def flops(config, n):
+def flops(config: Config, n: int) -> float:
     """Multiply-adds ×2 of one update with n examples: forward, and twice that backward."""
     model, E = config.model, config.model.n_embd
-    contexts = config.data.queries if model.strategy.sees_query else 1  # a prompt: then each query has one of its own
-    plan = layout(model.strategy, n, config.data.queries // contexts, model.positions, model.copies)
-    tail = plan.tail(model.n_layer, config.on_context)
-    present, total = len(plan.mask), 2 * len(plan.mask) * E * model.n_dims
-    for layer in range(1, model.n_layer + 1):
-        rows = len(tail[layer][0]) if layer in tail else present
-        if layer in tail:
-            pairs = rows * present
-        else:
-            pairs = plan.pairs_computed if plan.causal else (rows - plan.local) * present
-        total += 2 * E * E * (rows + 2 * present + rows + 8 * rows) + 4 * pairs * E
-        present = rows
-    return 3 * contexts * config.train.batch_size * (total + 2 * present * E)
+    contexts = config.data.queries if model.strategy.sees_query else 1  # then each query has a context of its own
+    layout = model.layout(n, config.data.queries // contexts)
+    T = len(layout.tokens.copy)
+    layer = 2 * T * 12 * E * E + 4 * layout.pairs_computed * E  # projections 4 E², MLP 8 E², attention
+    total = 2 * T * E * model.n_dims + model.n_layer * layer + 2 * T * E
+    return 3 * contexts * config.train.batch_size * total
 
 
-def mean_flops(config, samples=200):
+def mean_flops(config: Config, samples: int = 200) -> float:
     """FLOPs of an update, on average over the run's prompt lengths."""
     steps = config.train.steps
     return statistics.mean(flops(config, prompt_size(config, i * steps // samples)[0]) for i in range(samples))
 
 
-def dry_run(config, devices=None, measured=5):
+def dry_run(training: "Training", measured: int = 5) -> dict[str, Any]:
     """What a run would be and cost, from a few updates of a model that is then thrown away."""
-    training = Training(config, devices or Devices(config.machine, config.train.batch_size))
-    seconds, work = [], []
+    config, seconds, work = training.config, [], []
     for _ in range(measured):
         start = time.perf_counter()
         n, _ = prompt_size(config, training.step)
@@ -67,18 +62,14 @@ def _peak_memory(device):
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def table(record):
+def table(record: dict[str, Any]) -> str:
     """A dry run in words."""
     lines = [
-        f"{name}: {', '.join(f'{k} {v}' for k, v in settings.items() if v not in (None, []))}"
+        f"{name}: {', '.join(f'{k} {v}' for k, v in settings.items() if v not in (None, (), []))}"
         for name, settings in record["config"].items()
-        if isinstance(settings, dict)
+        if settings
     ]
-    return "\n".join(
-        [
-            *lines,
-            f"{record['parameters']:,} parameters, {record['flops_per_step'] / 1e9:.3g} GFLOP a step, "
-            f"about {record['memory_bytes'] / 2**30:.1f} GiB",
-            f"{record['seconds_per_step']:.3g} s a step here, {duration(record['seconds'])} in all",
-        ]
-    )
+    gigaflops, memory = record["flops_per_step"] / 1e9, record["memory_bytes"] / 2**30
+    lines.append(f"{record['parameters']:,} parameters, {gigaflops:.3g} GFLOP per step, about {memory:.1f} GiB")
+    lines.append(f"{record['seconds_per_step']:.3g} s per step here, {duration(record['seconds'])} in all")
+    return "\n".join(lines)

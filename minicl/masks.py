@@ -1,29 +1,32 @@
 """Mask strategies: who may look at whom, as predicates on named token attributes.
 
-A prompt of n examples and m queries becomes T = 2·n·copies + m tokens: for each copy of the context x_1 y_1 … x_n y_n,
-then the queries. Two rules hold under every strategy and are written once, in `layout`:
+A prompt of n examples and m queries becomes T tokens: for each copy of the context x_1 y_1 … x_n y_n, then the queries.
+Two rules hold under every strategy and are written once, in `_build`:
 
 - a query sees the last copy of the context, and itself (never another query; under `blind_query` not itself either);
 - inside one example of one copy, y sees x and itself, and x sees itself.
 
 A strategy adds who else the *context* sees. Its predicate gets `q`, the tokens that look, as a column, and `k`, the
-tokens that are looked at, as a row; so `k.example < q.example` is a (T, T) table, true where k comes before q.
+tokens that are looked at, as a row; so `k.example < q.example` is a (T, T) table, true where k comes before q. It may
+also ask for the layer, `def f(q, k, layer)`, counted from 1. A strategy may say with `query=` whom the query sees
+instead of the last copy: one more predicate of the same form.
 """
 
-import contextlib
-import importlib.util
-import sys
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from minicl.errors import InputError, check, check_int, choose
+from minicl import plugins
+from minicl.checks import InputError, check, check_int, choose
+from minicl.text import one_line
 
 POSITIONS = ("absolute", "symmetric", "none")
+PER_EXAMPLE = 2  # tokens of an example: x, then y
+MOST_TOKENS = 20_000  # 400 MB of mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,40 +38,53 @@ class Tokens:
     is_label: Tensor
     is_query: Tensor
 
-    def view(self, *shape):
+    def view(self, *shape: int) -> "Tokens":
         return Tokens(*(a.view(shape) for a in (self.copy, self.example, self.is_label, self.is_query)))
+
+
+Predicate = Callable[..., Tensor]  # of (q, k) or (q, k, layer)
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Who sees whom, with the positions and the number of copies that go with it unless others are asked for.
-
-    Call it as `layout("invicl", n=4, m=1).mask` to get its mask as a tensor.
-    """
+    """Who sees whom, with the positions and the number of copies that go with it unless others are asked for."""
 
     name: str
-    sees: Callable[[Tokens, Tokens], Tensor]
+    sees: Predicate
     positions: str = "symmetric"
     copies: int = 1
     sees_query: bool = False  # only then is the predicate asked about queries: context that sees them
+    query: Predicate | None = None  # whom a query sees; None: the last copy
     blind_query: bool = False  # a control: queries see the context and not themselves
 
     def __post_init__(self):
         choose(f"positions of mask {self.name}", self.positions, POSITIONS)
         check_int(f"copies of mask {self.name}", self.copies, least=1)
 
-    def __call__(self, q, k):
-        return self.sees(q, k)
+    def __call__(self, q, k, *layer):
+        return self.sees(q, k, *layer)
 
     def __reduce__(self):
         return _named, (self.name, self.blind_query)  # pickled by name, so that models can be
 
     @property
-    def summary(self):
+    def layered(self) -> bool:
+        """Whether the mask may differ from layer to layer."""
+        return any(_asks_for_layer(f) for f in (self.sees, self.query) if f is not None)
+
+    @property
+    def summary(self) -> str:
         return (self.sees.__doc__ or self.name).strip().splitlines()[0]
 
 
-def strategy(sees=None, **settings):
+def _asks_for_layer(predicate):
+    if isinstance(predicate, Strategy):
+        return predicate.layered
+    third = [*inspect.signature(predicate).parameters.values()][2:3]
+    return any(p.name == "layer" or p.default is p.empty for p in third)  # others are the user's own, with a default
+
+
+def strategy(sees: Predicate | None = None, **settings) -> Strategy | Callable[[Predicate], Strategy]:
     """Decorator that turns a predicate into a Strategy: `@strategy` or `@strategy(positions="none", copies=2)`."""
     if sees is None:
         return lambda sees: Strategy(sees.__name__, sees, **settings)
@@ -102,7 +118,7 @@ def boe(q, k):
 @strategy(sees_query=True)
 def saicl(q, k):
     """Its own example, as `boe`, and the query."""
-    return boe(q, k) | k.is_query
+    return boe(q, k) | k.is_query & ~q.is_query
 
 
 @strategy(copies=2)
@@ -114,74 +130,33 @@ def invicl(q, k):
 @strategy
 def offdiagonal(q, k):
     """Every example but its own, and its own x."""
-    return k.example != q.example
+    return (k.example != q.example) & ~q.is_query
 
 
 STRATEGIES = {s.name: s for s in (ar, nope, prefix, boe, saicl, invicl, offdiagonal)}
 
 
-def get_strategy(mask):
+def get_strategy(mask: str | Strategy) -> Strategy:
     """The strategy that `mask` means: a built-in name, `path/to/file.py:name`, or a Strategy itself."""
     if isinstance(mask, Strategy):
         return mask
-    if isinstance(mask, str) and ".py:" in mask:
-        path, _, name = mask.rpartition(":")
-        return _from_file(mask, path, name)
+    if plugins.is_own(mask):
+        return _from_file(mask, plugins.load("mask", mask)[0])
     return STRATEGIES[choose("mask", mask, tuple(STRATEGIES), also=", or one of your own as path/to/file.py:name")]
-
-
-def short(mask):
-    """The name of a mask without the file that it is in."""
-    return mask.rpartition(":")[2]
 
 
 def _named(mask, blind_query):
     return replace(get_strategy(mask), blind_query=blind_query)
 
 
-def _from_file(mask, path, name):
-    file = Path(path)
-    if not file.is_file():
-        raise InputError(f"mask {mask!r}: there is no file {path!r}")
-    stat = file.stat()
-    return _load(mask, str(file.resolve()), name, stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=64)  # one object per file version, so that the layouts cached under it are found again
-def _load(mask, path, name, _mtime, _size):
-    spec = importlib.util.spec_from_file_location(f"minicl_user_{Path(path).stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        sys.modules[spec.name] = module
-        with _aside():
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise InputError(f"mask {mask}: {path} failed to import: {_one_line(error)}") from error
-    found = getattr(module, name, None)
-    if found is None:
-        offered = [n for n, v in vars(module).items() if isinstance(v, Strategy) or _is_own_function(v, module)]
-        raise InputError(f"mask {mask}: {path} has no {name!r}; it has: {', '.join(offered) or 'no predicate'}")
-    if not isinstance(found, Strategy):
-        check(callable(found), f"mask {mask}", type(found).__name__, "a function of (q, k)")
-        found = Strategy(name, found)
-    found = replace(found, name=mask)
-    layout(found, n=3, m=2)  # a predicate that cannot work is refused here, before anything is built on it
-    return found
-
-
-def _is_own_function(value, module):
-    return callable(value) and getattr(value, "__module__", None) == module.__name__
-
-
-@contextlib.contextmanager
-def _aside():
-    """What a user's file prints goes to standard error: standard output is for results."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
-
-
-def _one_line(error):
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+@lru_cache(maxsize=64)
+def _from_file(mask, value):
+    if not isinstance(value, Strategy):
+        check(callable(value), f"mask {mask}", type(value).__name__, "a function of (q, k) or (q, k, layer)")
+        value = Strategy(plugins.short(mask), value)
+    strategy = replace(value, name=mask)
+    layout(strategy, n=3, m=2, layers=2)  # a predicate that cannot work is refused here, before anything uses it
+    return strategy
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,84 +164,95 @@ class Layout:
     """The tokens of a prompt of n examples and m queries, what each sees, and where predictions are read."""
 
     tokens: Tokens
-    mask: Tensor  # (T, T) bool, row sees column
+    mask: Tensor  # (T, T) bool, row sees column; (L, T, T) if the strategy's mask differs from layer to layer
     positions: Tensor | None  # (T,) rows of the position table; None: no positions
     context: Tensor  # (n,) the tokens that context predictions are read from: x of the last copy
     query: Tensor  # (m,)
-    causal: bool  # the mask is exactly the lower triangle, so attention may skip it
-    local: int = 0  # so many tokens at the front see nothing but their own pair: their attention is a few products
-    tails: dict = field(default_factory=dict)  # what `tail` has found
+
+    @cached_property
+    def causal(self) -> bool:
+        """Whether the mask is exactly the lower triangle, so that attention may skip it."""
+        return self.mask.ndim == 2 and torch.equal(self.mask, torch.ones_like(self.mask).tril())
+
+    def masks(self, layers: int) -> Tensor:
+        """(layers, T, T): the mask of every layer."""
+        return self.mask.expand(layers, *self.mask.shape[-2:])
 
     @property
-    def pairs_computed(self):
+    def pairs(self) -> float:
+        """Token pairs that see each other, per layer (the mean, where layers differ) and head."""
+        pairs = int(self.mask.sum()) / (1 if self.mask.ndim == 2 else len(self.mask))
+        return int(pairs) if pairs == int(pairs) else pairs
+
+    @property
+    def pairs_computed(self) -> int:
         """Token pairs that dense attention computes per layer and head: only a causal mask lets it skip half."""
-        T = len(self.mask)
+        T = len(self.tokens.copy)
         return T * (T + 1) // 2 if self.causal else T * T
 
-    @torch.inference_mode(False)
-    def tail(self, layers, context=True):
-        """For the last layers: {layer: (rows, mask)}, where rows are the tokens whose state is still needed then.
 
-        Backwards from what is read: a layer needs the rows that the next one computes or looks at. `rows` are places in
-        the rows of the layer before, and the mask is between those; layers that need every token are left out.
-        """
-        if (layers, context) not in self.tails:
-            needed = torch.cat([self.context, self.query]) if context else self.query
-            steps, layer = [], layers
-            while layer and len(needed) < len(self.mask):
-                steps.append((layer, needed))
-                seen = self.mask[needed].any(0)
-                seen[needed] = True
-                needed, layer = seen.nonzero()[:, 0], layer - 1
-            found, present = {}, torch.arange(len(self.mask), device=needed.device)
-            for layer, rows in reversed(steps):
-                place = torch.full((len(self.mask),), -1, device=rows.device)
-                place[present] = torch.arange(len(present), device=rows.device)
-                found[layer] = (place[rows], self.mask[rows][:, present])
-                present = rows
-            self.tails[layers, context] = found
-        return self.tails[layers, context]
+def layout(
+    mask: str | Strategy,
+    n: int,
+    m: int,
+    positions: str | None = None,
+    copies: int | None = None,
+    layers: int | None = None,
+    device: str | torch.device = "cpu",
+) -> Layout:
+    """The Layout of a strategy for n examples and m queries, built once. None means the strategy's own choice.
 
-
-def layout(mask, n, m, positions=None, copies=None, device="cpu"):
-    """The Layout of a strategy for n examples and m queries, built once. None means the strategy's own choice."""
+    `layers`, the model's depth, is needed if the strategy's mask differs from layer to layer.
+    """
     strategy = get_strategy(mask)
     check_int("n", n, least=0)
     check_int("m", m, least=0)
     positions, copies = positions or strategy.positions, copies or strategy.copies
     choose("positions", positions, POSITIONS)
     check_int(f"copies with mask {strategy.name}", copies, least=strategy.copies)
-    T = 2 * n * copies + m
-    check(T <= MOST_TOKENS, "prompt", f"{T} tokens", f"at most {MOST_TOKENS}, so that the mask fits in memory")
-    kept = _layout if T <= 1024 else _large_layout
-    return kept(strategy, n, m, positions, copies, torch.device(device))
-
-
-MOST_TOKENS = 20_000  # 400 MB of mask
+    depth = layers if strategy.layered else 0
+    if strategy.layered:
+        check_int(f"layers with mask {strategy.name}, which differs from layer to layer", layers, least=1)
+    T = PER_EXAMPLE * n * copies + m
+    most = int(MOST_TOKENS / max(1, depth) ** 0.5)
+    check(most >= T, "prompt", f"{T} tokens", f"at most {most}, so that the mask fits in memory")
+    build = _layout if T <= 1024 else _large_layout
+    return build(strategy, n, m, positions, copies, depth, torch.device(device))
 
 
 @torch.inference_mode(False)  # what is built during an evaluation must also serve a later backward pass
-def _build(strategy, n, m, positions, copies, device):
+def _build(strategy, n, m, positions, copies, depth, device):
     tokens = _tokens(n, m, copies, device)
     q, k = tokens.view(-1, 1), tokens.view(1, -1)
+    T = len(tokens.copy)
 
-    itself = (q.copy == k.copy) & (q.example == k.example) & (k.is_label <= q.is_label) & ~q.is_query & ~k.is_query
-    query_rule = q.is_query & (k.copy == copies - 1)
-    if not (strategy.blind_query and n):  # without a context there is nothing else to see
-        query_rule = query_rule | q.is_query & torch.eye(len(tokens.copy), dtype=torch.bool, device=device)
-    own = ~q.is_query & (~k.is_query | strategy.sees_query) & _ask(strategy, q, k)
-    mask = itself | query_rule | own
+    own = (q.copy == k.copy) & (q.example == k.example) & (k.is_label <= q.is_label) & ~q.is_query & ~k.is_query
+    itself = q.is_query & torch.eye(T, dtype=torch.bool, device=device)
+    if strategy.blind_query and n:  # without a context there is nothing else to see
+        itself = torch.zeros_like(itself)
+
+    def table(*layer):
+        """The whole mask, of one layer or of all."""
+        if strategy.query is None:
+            asked = q.is_query & (k.copy == copies - 1)
+        else:
+            asked = q.is_query & ~k.is_query & _ask(strategy, strategy.query, q, k, *layer)
+        others = _ask(strategy, strategy.sees, q, k, *layer)
+        check(
+            not (others & q.is_query).any(),
+            f"mask {strategy.name}",
+            "a predicate that is true where q is a query",
+            "& ~q.is_query; whom a query sees is said by strategy(query=…), and is the last copy otherwise",
+        )
+        return own | itself | asked | (~q.is_query & (~k.is_query | strategy.sees_query) & others)
 
     last_x = (tokens.copy == copies - 1) & ~tokens.is_label
-    more = (mask != itself).any(1).nonzero()  # the tokens that see more than their pair
     return Layout(
         tokens,
-        mask,
+        torch.stack([table(layer) for layer in range(1, depth + 1)]) if depth else table(),
         _positions(positions, tokens, n),
         context=last_x.nonzero()[:, 0],
         query=tokens.is_query.nonzero()[:, 0],
-        causal=torch.equal(mask, torch.ones_like(mask).tril()),
-        local=int(more[0, 0]) // 2 * 2 if len(more) else len(mask),
     )
 
 
@@ -276,27 +262,30 @@ _large_layout = lru_cache(maxsize=4)(_build)
 
 def _tokens(n, m, copies, device):
     """Copy by copy, example by example, x then y; then the queries."""
-    pairs = torch.arange(2 * n * copies, device=device)
-    none = pairs.new_full((m,), -1)
+    context = torch.arange(PER_EXAMPLE * n * copies, device=device)
+    none = context.new_full((m,), -1)
     return Tokens(
-        copy=torch.cat([pairs // max(2 * n, 1), none]),
-        example=torch.cat([pairs // 2 % max(n, 1), none]),
-        is_label=torch.cat([pairs % 2 == 1, none >= 0]),
-        is_query=torch.cat([pairs < 0, none < 0]),
+        copy=torch.cat([context // max(PER_EXAMPLE * n, 1), none]),
+        example=torch.cat([context // PER_EXAMPLE % max(n, 1), none]),
+        is_label=torch.cat([context % PER_EXAMPLE == 1, none >= 0]),
+        is_query=torch.cat([context < 0, none < 0]),
     )
 
 
-def _ask(strategy, q, k):
-    """The strategy's own table, checked: a boolean tensor that fits (T, T)."""
+def _ask(strategy, predicate, q, k, *layer):
+    """The predicate's own table, checked: a boolean tensor that fits (T, T), and the same when asked again."""
     T = len(q.copy)
+    given = (q, k, *layer) if _asks_for_layer(predicate) else (q, k)
     try:
-        with _aside():
-            table = strategy(q, k)
+        with plugins.aside():
+            table, again = predicate(*given), predicate(*given)
     except (Exception, SystemExit) as error:
-        raise InputError(f"mask {strategy.name}: its predicate failed: {_one_line(error)}") from error
+        raise InputError(f"mask {strategy.name}: its predicate failed: {one_line(error)}") from error
     what, allowed = f"mask {strategy.name}: its predicate's answer", f"a boolean tensor that broadcasts to ({T}, {T})"
     check(isinstance(table, Tensor), what, type(table).__name__, allowed)
     check(table.dtype == torch.bool, what, table.dtype, allowed)
+    same = isinstance(again, Tensor) and torch.equal(table, again)
+    check(same, what, "another one each time", "the same one whenever it is asked")
     try:
         return table.expand(T, T)
     except RuntimeError:
@@ -307,5 +296,11 @@ def _positions(positions, tokens, n):
     """Both copies of a token share a position; every query stands where the next token would."""
     if positions == "none":
         return None
-    start, end = (2 * tokens.example, 2 * n) if positions == "absolute" else (0, 2)
+    absolute = positions == "absolute"
+    start, end = (PER_EXAMPLE * tokens.example, PER_EXAMPLE * n) if absolute else (0, PER_EXAMPLE)
     return torch.where(tokens.is_query, end, start + tokens.is_label)
+
+
+def position_count(positions: str, examples: int) -> int:
+    """Rows of the position table for prompts of up to so many examples."""
+    return {"absolute": PER_EXAMPLE * examples + 1, "symmetric": PER_EXAMPLE + 1, "none": 0}[positions]

@@ -1,9 +1,14 @@
 """Optimisers: Adam, AdamW, and Muon in float32."""
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor, nn
+
+from minicl.config import TrainConfig
 
 
-def make_optimizer(model, train, device):
+def make_optimizer(model: nn.Module, train: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
     """The optimiser that a TrainConfig asks for. Each group has a `scale`: its rate in units of the schedule's."""
     named = dict(model.named_parameters())
     hidden = {n for n, p in named.items() if train.optimizer == "muon" and n.startswith("blocks.") and p.ndim == 2}
@@ -27,14 +32,16 @@ class Muon(torch.optim.Optimizer):
     Everything stays in float32: the matrices are small, and CPUs are slow in bfloat16.
     """
 
-    def __init__(self, matrices, scale, adam, momentum=0.95):
+    def __init__(
+        self, matrices: Sequence[nn.Parameter], scale: float, adam: torch.optim.Optimizer, momentum: float = 0.95
+    ):
         super().__init__([{"params": matrices, "scale": scale}], {"lr": 0.0, "momentum": momentum})
         self.param_groups += adam.param_groups
         self.adam = adam
         self._share()
-        self.alike = {}  # matrices of one shape go through one multiplication
+        self.by_shape = {}  # matrices of one shape go through one multiplication
         for p in matrices:
-            self.alike.setdefault(p.shape, []).append(p)
+            self.by_shape.setdefault(p.shape, []).append(p)
 
     def _share(self):
         """Adam works on the groups and the state that are kept here, so that one set, saved or loaded is all of it."""
@@ -47,7 +54,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
         rate, momentum = self.param_groups[0]["lr"], self.param_groups[0]["momentum"]
-        for (rows, columns), matrices in self.alike.items():
+        for (rows, columns), matrices in self.by_shape.items():
             for p in matrices:
                 average = self.state[p].setdefault("momentum", torch.zeros_like(p))
                 average.lerp_(p.grad, 1 - momentum)
@@ -57,7 +64,7 @@ class Muon(torch.optim.Optimizer):
         self.adam.step()
 
 
-def orthogonalise(matrices, steps=5):
+def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
     """(k, r, c): each matrix with its singular values, but for tiny ones, pushed to between 0.7 and 1.2."""
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices

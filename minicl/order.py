@@ -1,16 +1,28 @@
-"""How much a query prediction moves when the context is shuffled."""
+"""Order sensitivity: how much a query prediction moves when the context is shuffled."""
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from minicl.errors import check_int, check_number
-from minicl.model import device_of
+from minicl.checks import check_int, check_number
+from minicl.devices import device_of, use_threads
 from minicl.rng import Random
+from minicl.tasks import Task
+from minicl.text import columns
 
 
 @torch.inference_mode()
-def sensitivity(model, task, n, prompts=256, permutations=16, tolerance=0.1, seed=0):
+def sensitivity(
+    model: Callable,
+    task: Task,
+    n: int,
+    prompts: int = 256,
+    permutations: int = 16,
+    tolerance: float = 0.1,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Over random orders of n examples, with y's root mean square as the unit: spread, and how often it moves far.
 
     `spread` is the root mean square, over prompts, of the standard deviation over orders; `frequency` the share of
@@ -34,3 +46,28 @@ def sensitivity(model, task, n, prompts=256, permutations=16, tolerance=0.1, see
         "permutations": permutations,
         "examples": n,
     }
+
+
+def of_runs(evaluation, prompts: int, permutations: int, tolerance: float, seed: int) -> list[dict[str, Any]]:
+    """A record for every run and checkpoint of an Evaluation, at the training length."""
+    records = []
+    for run, config in evaluation.runs.items():
+        for step, file in evaluation.files[run].items():
+            with use_threads(evaluation.threads or config.machine.threads):
+                model = evaluation.load(file)
+                given = (config.task, config.data.examples, prompts, permutations, tolerance, seed)
+                measured = sensitivity(model, *given)
+            own = {"positions": config.model.resolved_positions, "train_seed": config.train.seed}
+            records.append({"run": run, "step": step, "method": config.method, **own, **measured})
+    return records
+
+
+def table(records: Sequence[dict[str, Any]]) -> str:
+    rows = [["", "spread", "largest change", f"changes beyond {records[0]['tolerance']}", "error"]]
+    for r in records:
+        name = f"{r['method']} ({r['run']}, step {r['step']})"
+        rows.append(
+            [name, *(f"{r[k]:.2g}" for k in ("spread", "largest")), f"{r['frequency']:.1%}", f"{r['error']:.3g}"]
+        )
+    unit = "in units of y's root mean square, at the training length"
+    return "\n".join([f"the query prediction over {records[0]['permutations']} random orders, {unit}", *columns(rows)])

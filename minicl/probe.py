@@ -7,23 +7,37 @@ better than answering 0). And it asks whether the least-squares weights of the c
 """
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from minicl import checkpoint
+from minicl import runs
 from minicl.baselines import get_baseline
-from minicl.errors import check, check_int
-from minicl.evaluate import bootstrap, check_positions, columns, label, longest, longest_from, whole_numbers
-from minicl.model import Transformer, auto_device, device_of
+from minicl.checks import check, check_int
+from minicl.devices import auto_device, device_of, use_threads
+from minicl.evaluation import (
+    add_run_arguments,
+    check_run_arguments,
+    choose_checkpoints,
+    choose_lengths,
+    longest_from,
+)
+from minicl.model import Transformer
+from minicl.stats import bootstrap
+from minicl.tasks import Task
+from minicl.text import columns, whole_numbers
 
 RIDGE = tuple(10.0**e for e in range(-9, 5))  # times the mean eigenvalue of the features' covariance
 SEEDS = {"fit": 11, "choose": 12, "test": 13}  # three sets of prompts that share nothing
 
 
 @torch.inference_mode()
-def states(model, task, n, layers, prompts):
+def states(model: Transformer, task: Task, n: int, layers: Sequence[int], prompts: int) -> dict[str, tuple]:
     """For each of the three sets: {layer: (P, E)} of the query token, the targets (P,), and the weights (P, d)."""
-    found = {}
+    sets = {}
     for name, seed in SEEDS.items():
         count = prompts if name == "fit" else max(2, prompts // 4)
         p = task.sample(count, n + 1, (seed,), device=device_of(model))
@@ -31,11 +45,11 @@ def states(model, task, n, layers, prompts):
         least = get_baseline("least_squares")
         w = least.weights(p.xs[:, :n].double(), p.ys[:, :n].double()) if n else p.xs.new_zeros(count, task.n_dims)
         hidden = {layer: reading.query[:, 0].double().cpu() for layer, reading in out.hidden.items()}
-        found[name] = (hidden, *(t.double().cpu() for t in (p.targets[:, n], w, out.query[:, 0])))
-    return found
+        sets[name] = (hidden, *(t.double().cpu() for t in (p.targets[:, n], w, out.query[:, 0])))
+    return sets
 
 
-def fit_ridge(features, targets, held_out):
+def fit_ridge(features: Tensor, targets: Tensor, held_out: tuple[Tensor, Tensor]) -> Tensor:
     """Weights and intercept (E + 1, k) by ridge regression; `held_out` (features, targets) chooses the regulariser."""
     middle, level = features.mean(0), targets.mean(0)
     x = features - middle
@@ -51,7 +65,9 @@ def fit_ridge(features, targets, held_out):
     return min(map(fit, RIDGE), key=lambda w: float((other @ w - aim).square().mean()))
 
 
-def fit_gradient(features, targets, held_out, steps=1500, lr=3e-2):
+def fit_gradient(
+    features: Tensor, targets: Tensor, held_out: tuple[Tensor, Tensor], steps: int = 1500, lr: float = 3e-2
+) -> Tensor:
     """The same linear map by Adam on the squared error, as one would train it; states are standardised first."""
     mean, std = features.mean(0), features.std(0).clamp_min(1e-6)
     x, w = (
@@ -71,11 +87,20 @@ def fit_gradient(features, targets, held_out, steps=1500, lr=3e-2):
     return torch.cat([plain, w[-1:] - mean.unsqueeze(0) @ plain])
 
 
-def with_one(x):
+def with_one(x: Tensor) -> Tensor:
+    """A column of ones beside x, for the intercept."""
     return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
 
-def probe(model, untrained, task, n, layers, prompts=2048, fit="ridge"):
+def probe(
+    model: Transformer,
+    untrained: Transformer,
+    task: Task,
+    n: int,
+    layers: Sequence[int],
+    prompts: int = 2048,
+    fit: str = "ridge",
+) -> list[dict[str, Any]]:
     """Records of one context length: the model's own error, and per layer the probe, its controls, the weights."""
     check_int("prompts", prompts, least=8)
     fitter = {"ridge": fit_ridge, "gradient": fit_gradient}[fit]
@@ -88,11 +113,11 @@ def probe(model, untrained, task, n, layers, prompts=2048, fit="ridge"):
     def error(which, layer, part, shuffle=False):
         """Squared error on the test set, over the mean square of what is to be read (1 is that of answering 0)."""
         data = {}
-        for name, found in sets[which].items():
-            target = found[part].reshape(len(found[part]), -1)
+        for name, values in sets[which].items():
+            target = values[part].reshape(len(values[part]), -1)
             if shuffle:
                 target = target[torch.randperm(len(target), generator=generator)]
-            data[name] = (found[0][layer], target)
+            data[name] = (values[0][layer], target)
         w = fitter(*data["fit"], data["choose"])
         x, y = data["test"]
         scale = task.normaliser if part == 1 else float(y.square().sum(1).mean()) or 1.0
@@ -113,63 +138,67 @@ def probe(model, untrained, task, n, layers, prompts=2048, fit="ridge"):
     return rows
 
 
-def of_run(folder, lengths, layers=None, prompts=2048, fit="ridge", step=None):
-    """Records of a run folder, for each context length; of quarters of the depth, if no layers are named."""
-    config = checkpoint.read_config(folder)
+def of_run(
+    folder: str | Path,
+    lengths: Sequence[int],
+    layers: Sequence[int] | None = None,
+    prompts: int = 2048,
+    fit: str = "ridge",
+    step: int | None = None,
+    trust: bool = False,
+) -> list[dict[str, Any]]:
+    """Records of one checkpoint, for each context length; of quarters of the depth, if no layers are named."""
+    config = runs.read_config(folder, trust)
     depth = config.model.n_layer
     layers = layers or sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
-    check(max(layers) <= depth, "layers", max(layers), f"0 to {depth}")
-    check_positions(folder, config, max(lengths))
-    model = checkpoint.load(folder, step, auto_device())
+    check(max(layers) <= depth, "at-layers", max(layers), f"0 to {depth}")
+    model = runs.load(folder, step, auto_device(), trust)
     torch.manual_seed(config.train.seed + 1)
     untrained = Transformer(config.model).to(device_of(model)).eval()
-    same = {"run": str(folder), "method": label(config), "trained_on": config.data.examples, "fit": fit}
+    same = {"run": str(folder), "method": config.method, "trained_on": config.data.examples, "fit": fit, "step": step}
     return [same | row for n in lengths for row in probe(model, untrained, config.task, n, layers, prompts, fit)]
 
 
 def add_arguments(parser):
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
-    parser.add_argument("--layers", metavar="N,N,…", help="layers; 0 is the embedding (quarters of the depth)")
-    parser.add_argument("--max-examples", metavar="N", help="longest context (2.5x training's)")
-    parser.add_argument("--lengths", metavar="N,N,…", help="only these numbers of examples, instead of all from 0")
-    parser.add_argument("--step", type=int, help="checkpoint (the last)")
+    add_run_arguments(parser)
+    parser.add_argument(
+        "--at-layers",
+        type=whole_numbers,
+        metavar="N,N,…",
+        help="after these layers; 0: embedding (quarters of the depth)",
+    )
     parser.add_argument("--prompts", type=int, default=2048, help="prompts to fit on (2048)")
     parser.add_argument("--fit", choices=("ridge", "gradient"), default="ridge", help="closed form, or trained (ridge)")
-    parser.add_argument("--json", action="store_true", help="print records instead of a table")
-    parser.add_argument("--plot", metavar="FILE", help="draw them")
 
 
 def run(args):
     from minicl import draw
 
-    if args.plot is not None:
-        draw.check_ending(args.plot)
+    check_run_arguments(args)
     records = []
     for folder in args.runs:
-        config = checkpoint.read_config(folder)
-        layers = whole_numbers("layers", args.layers) if args.layers else None
-        most = longest(config, None if args.max_examples is None else longest_from(args.max_examples))
-        lengths = whole_numbers("lengths", args.lengths) if args.lengths else range(most + 1)
-        records += of_run(folder, lengths, layers, args.prompts, args.fit, args.step)
+        config = runs.read_config(folder, args.trust)
+        lengths = choose_lengths(folder, config, args.lengths, longest_from(args.max_examples))
+        for step in choose_checkpoints(folder, args.checkpoints):
+            with use_threads(args.threads or config.machine.threads):
+                records += of_run(folder, lengths, args.at_layers, args.prompts, args.fit, step, args.trust)
     print(json.dumps(records) if args.json else table(records))
     if args.plot is not None:
         draw.save(draw.probes(records), args.plot)
     return 0
 
 
-def table(records):
-    """Per run: the probes at the training length (or the longest below it), a row a layer."""
+def table(records: Sequence[dict[str, Any]]) -> str:
+    """For each run and checkpoint: the probes at the training length (or the longest below it), one row per layer."""
     lines = []
-    for run in dict.fromkeys(r["run"] for r in records):
-        mine = [r for r in records if r["run"] == run]
+    for run, step in dict.fromkeys((r["run"], r["step"]) for r in records):
+        mine = [r for r in records if (r["run"], r["step"]) == (run, step)]
         n = max((r["examples"] for r in mine if r["examples"] <= r["trained_on"]), default=mine[0]["examples"])
         at = {(r["probe"], r["layer"]): r for r in mine if r["examples"] == n}
         kinds = [k for k in ("target", "untrained", "shuffled", "weights") if any(key[0] == k for key in at)]
         rows = [["layer", *kinds]]
         for layer in sorted({layer for _, layer in at if layer is not None}):
             rows.append([str(layer), *(f"{at[k, layer]['mean']:.3g}" for k in kinds)])
-        lines += [
-            f"{run} ({mine[0]['method']}) with {n} examples; the model's own error {at['model', None]['mean']:.3g}"
-        ]
-        lines += [*columns(rows), ""]
+        own = f"the model's own error {at['model', None]['mean']:.3g}"
+        lines += [f"{run} ({mine[0]['method']}, step {step}) with {n} examples; {own}", *columns(rows), ""]
     return "\n".join([*lines, "errors of linear probes; 1 is that of answering 0"])

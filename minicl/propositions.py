@@ -5,15 +5,16 @@ example x never sees y. The query sees every example and itself. Where nothing i
 """
 
 import json
-from itertools import product
+from itertools import pairwise, product
+from typing import Any
 
 import torch
 
-from minicl.audit import reach, shown_after
-from minicl.errors import InputError
+from minicl.checks import InputError
+from minicl.graph import reach, shown_after, swap
 
 
-def propositions(n):
+def propositions(n: int) -> list[dict[str, Any]]:
     """For 1 … n layers: how many of the 2^(n·n) masks have each property, and whether each proposition holds."""
     masks = torch.tensor(list(product((False, True), repeat=n * n))).view(-1, n, n)
     itself = torch.eye(n, dtype=torch.bool)
@@ -62,19 +63,20 @@ def _rows(mask):
 
 def _returns(others, layers):
     """(K,) whether some example's label comes back to it: out in one layer, through others and in by the last."""
-    return (reach(others, layers - 1) & others.mT).flatten(1).any(1)
+    n = others.shape[-1]
+    return (reach([others] * (layers - 1), n) & others.mT).flatten(1).any(1)
 
 
 def _shown_after(mask, n):
     """The first layer at which some swap of neighbours changes the query's view; n + 1 if none of n layers does."""
-    sees = [[k for k in range(n) if row[k]] for row in mask] + [list(range(n + 1))]
-    places = [0] * n + [1]
-    swaps = ({i: i + 1, i + 1: i} for i in range(n - 1))
-    return min(shown_after(sees, range(n + 1), places, swap, n) or n + 1 for swap in swaps)
+    seen = [[[k for k in range(n) if row[k]] for row in mask] + [list(range(n + 1))]] * n
+    tokens, positions = [*(("x", i) for i in range(n)), ("query", -1)], [0] * n + [1]
+    shown = (shown_after(seen, tokens, positions, swap("x", i, j)) for i, j in pairwise(range(n)))
+    return min(layer or n + 1 for layer in shown)
 
 
 def run(args):
-    for name in ("mask", "positions", "copies", "layers", "examples", "plot"):
+    for name in ("masks", "positions", "copies", "layers", "examples", "plot"):
         if getattr(args, name) is not None:
             raise InputError(f"--{name}: does not go with --propositions, which goes through all masks")
     records = [record for n in (3, 4) for record in propositions(n)]

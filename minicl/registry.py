@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from minicl.errors import choose
+from minicl.checks import choose
 
 
 class Registry(dict):
@@ -22,8 +22,12 @@ class Registry(dict):
         return add
 
     def make(self, name, settings):
-        cls = self[choose(self.kind, name, tuple(self))]
-        known = [f.name for f in dataclasses.fields(cls)]
-        for setting in settings:
-            choose(f"setting of {self.kind} {name}", setting, known or ["(it has none)"])
-        return cls(**settings)
+        return build(self.kind, self[choose(self.kind, name, tuple(self))], settings)
+
+
+def build(kind, cls, settings):
+    """An object of a dataclass; a setting that the class does not have is refused by name."""
+    known = [f.name for f in dataclasses.fields(cls)]
+    for setting in settings:
+        choose(f"setting of {kind} {cls.name}", setting, known or ["(it has none)"])
+    return cls(**settings)

@@ -3,33 +3,35 @@
 import numpy
 import torch
 
-from minicl.checkpoint import load
-from minicl.errors import InputError
+from minicl.checks import InputError
+from minicl.runs import load
 
 
 class Regressor:
     """`Regressor(run).fit(X, y).predict(X)`: fitting remembers the examples, predicting puts them into the prompt.
 
-    Fewer features than the model's dimensions are padded with zeros; more are refused.
+    Fewer features than the model's dimensions are padded with zeros; more are refused. `trust` lets code run that came
+    with the run's folder: a mask or a task of somebody's own.
     """
 
     _estimator_type = "regressor"
 
-    def __init__(self, run, step=None):
+    def __init__(self, run: str, step: int | None = None, trust: bool = False):
         self.run = run
         self.step = step
+        self.trust = trust
 
-    def get_params(self, deep=True):
-        return {"run": self.run, "step": self.step}
+    def get_params(self, deep: bool = True) -> dict:
+        return {"run": self.run, "step": self.step, "trust": self.trust}
 
-    def set_params(self, **params):
+    def set_params(self, **params) -> "Regressor":
         for name, value in params.items():
             if name not in self.get_params():
                 raise ValueError(f"parameter: got {name!r}, allowed: {', '.join(self.get_params())}")
             setattr(self, name, value)
         return self
 
-    def fit(self, X, y):
+    def fit(self, X, y) -> "Regressor":
         if y is None:
             raise ValueError("this Regressor requires y to be passed, but the target y is None")
         X, y = _matrix(X), numpy.asarray(y)
@@ -40,7 +42,7 @@ class Regressor:
         y = _numbers("y", y)
         if len(X) == 0:
             raise ValueError("X: got 0 samples, allowed: at least 1")
-        self.model_ = load(self.run, self.step)
+        self.model_ = load(self.run, self.step, trust=self.trust)
         most = self.model_.config.n_dims
         if X.shape[1] > most:
             raise InputError(f"X: got {X.shape[1]} features, allowed: at most the {most} dimensions of {self.run}")
@@ -48,7 +50,7 @@ class Regressor:
         self.X_, self.y_ = self._pad(X), torch.tensor(y, dtype=self._dtype)
         return self
 
-    def predict(self, X):
+    def predict(self, X) -> numpy.ndarray:
         if not hasattr(self, "model_"):
             raise _not_fitted(self)
         X = _matrix(X)
@@ -58,10 +60,10 @@ class Regressor:
             )
         with torch.inference_mode():
             parts = self._pad(X).split(256)  # queries do not see each other, so any number at a time will do
-            answers = [self.model_(self.X_[None], self.y_[None], part[None], context=False).query[0] for part in parts]
+            answers = [self.model_(self.X_[None], self.y_[None], part[None]).query[0] for part in parts]
         return torch.cat(answers).double().numpy()
 
-    def score(self, X, y):
+    def score(self, X, y) -> float:
         """The share of y's variance that is explained (R²)."""
         y = numpy.asarray(y, dtype=float)
         return 1 - ((y - self.predict(X)) ** 2).sum() / ((y - y.mean()) ** 2).sum()
@@ -75,9 +77,8 @@ class Regressor:
         return self.model_.read_in.weight.dtype
 
     def __repr__(self):
-        return (
-            f"Regressor(run={self.run!r})" if self.step is None else f"Regressor(run={self.run!r}, step={self.step!r})"
-        )
+        given = {k: v for k, v in self.get_params().items() if k == "run" or v}
+        return f"Regressor({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
     def __sklearn_tags__(self):
         from sklearn.utils import InputTags, RegressorTags, Tags, TargetTags

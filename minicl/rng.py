@@ -10,24 +10,24 @@ import math
 
 import torch
 
-from minicl.errors import check_int
+from minicl.checks import check_int
 
 # SplitMix64's constants as signed 64-bit numbers: torch multiplies those modulo 2^64.
 GAMMA, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 
 
 class Random:
-    """Draws for the prompts `first` … `first + batch_size − 1` of a seed, which may be a number or a tuple of them.
+    """Draws for the prompts `start` … `start + batch_size − 1` of a seed, which may be a number or a tuple of them.
 
     Every draw has a name; the same name gives the same numbers, another name independent ones.
     """
 
-    def __init__(self, seed, batch_size, first=0, device="cpu"):
+    def __init__(self, seed, batch_size, start=0, device="cpu"):
         for part in seed if isinstance(seed, tuple) else (seed,):
             check_int("seed", part, least=0)
         check_int("batch_size", batch_size, least=1)
         self.seed, self.batch_size = seed, batch_size
-        self.prompts = torch.arange(first, first + batch_size, device=device)
+        self.prompts = torch.arange(start, start + batch_size, device=device)
 
     def bits(self, name, count):
         """(B, count) random 64-bit numbers."""

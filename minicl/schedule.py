@@ -3,10 +3,12 @@
 import hashlib
 import math
 
+from minicl.config import Config, TrainConfig
+
 STAGES = 15  # of the curriculum, as in 2022: from a quarter of the dimensions and examples to all of them
 
 
-def learning_rate(train, step):
+def learning_rate(train: TrainConfig, step: int) -> float:
     """The rate of the update that follows `step` updates."""
     if step < train.warmup:
         return train.lr * (step + 1) / train.warmup
@@ -17,7 +19,7 @@ def learning_rate(train, step):
     return train.lr * (0.5 * (1 + math.cos(math.pi * progress)) if train.schedule == "cosine" else 1 - progress)
 
 
-def prompt_size(config, step):
+def prompt_size(config: Config, step: int) -> tuple[int, int]:
     """(examples, dimensions) of the prompts of the update that follows `step` updates."""
     data, d = config.data, config.model.n_dims
     draws = {"uniform": 1, "long": 2}.get(data.lengths)

@@ -1,24 +1,39 @@
-"""Function classes and shifts: where prompts come from. Tasks know no model.
+"""Function classes: where prompts come from. Tasks know no model.
 
-A task draws one function a prompt and evaluates it at x ~ N(0, I). Everything is batched over prompts (B), made on the
-device that is asked for, and a pure function of the task's settings and the seed. A shift changes a task's prompts for
-evaluation: their inputs, their function, or what is observed of it, and nothing else.
+A task draws one function for each prompt and evaluates it at x ~ N(0, I). Everything is batched over prompts (B), made
+on the device that is asked for, and a pure function of the task's settings and the seed.
+
+A class of one's own is a few lines in a file, named as `path/to/file.py:name` wherever a task is:
+
+    class cubic(Task):
+        \"\"\"y = w·x³ / √15\"\"\"
+
+        def function(self, random):
+            w = random.normal("w", self.n_dims)
+            return lambda xs: dot(w, xs**3) / 15**0.5
 """
 
+import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from minicl.errors import check, check_int, check_number
-from minicl.registry import Registry
+from minicl import plugins
+from minicl.checks import InputError, check, check_int, check_number, choose
+from minicl.registry import Registry, build
 from minicl.rng import Random
+from minicl.settings import check_settings, setting
+from minicl.shifts import Shift, get_shift
+from minicl.text import one_line
 
 
 class Prompt(NamedTuple):
-    """n points of one function a prompt, and what to ask after the first i of them, for every i < n.
+    """n points of one function in each prompt, and what to ask after the first i of them, for every i < n.
 
     Without a shift that says otherwise, the query after i points is simply the next point.
     """
@@ -33,37 +48,50 @@ class Prompt(NamedTuple):
 class Task:
     """A function class. Subclasses say how a function is drawn, and what its values' mean square is."""
 
-    n_dims: int = 20
+    n_dims: int = setting(20, "dimensions of x", least=1)
     name: ClassVar[str]
     degree: ClassVar[int] = 1  # f(c·x) = c^degree · f(x) for c > 0
     noise: ClassVar[float] = 0.0  # standard deviation of what is observed around the function's value
+    baselines: ClassVar[tuple[str, ...]] = ("knn",)  # what its curves are read against when nobody says
 
     def __post_init__(self):
-        check_int("n_dims", self.n_dims, least=1)
+        check_settings(self)
 
     @property
-    def normaliser(self):
+    def normaliser(self) -> float:
         """The mean square of y, which makes every curve start near 1."""
         return float(self.n_dims)
 
-    def scaled_normaliser(self, factor):
+    def scaled_normaliser(self, factor: float) -> float:
         """The same for inputs that are `factor` times as large."""
         return self.normaliser * factor ** (2 * self.degree)
 
-    def function(self, random):
+    def usual_baselines(self, shift: str = "none") -> tuple[str, ...]:
+        return self.baselines
+
+    def function(self, random: Random) -> Callable[[Tensor], Tensor]:
         """Draw a function for every prompt: a callable from (B, n, d) to (B, n)."""
         raise TypeError(f"{type(self).__name__} does not say how to draw a function")
 
-    def sample(self, batch_size=64, n_points=41, seed=0, shift=None, first=0, device="cpu", dims=None):
-        """Prompts first … first + batch_size − 1 of a seed; a larger batch begins with the smaller one's prompts.
+    def sample(
+        self,
+        batch_size: int = 64,
+        n_points: int = 41,
+        seed: int | tuple[int, ...] = 0,
+        shift: str | Shift | None = None,
+        start: int = 0,
+        device: str | torch.device = "cpu",
+        dims: int | None = None,
+    ) -> Prompt:
+        """Prompts start … start + batch_size − 1 of a seed; a larger batch begins with the smaller one's prompts.
 
-        With `dims`, only the first so many coordinates of the inputs are not zero (a curriculum's easier prompts).
+        With `dims`, only the first `dims` coordinates of the inputs are not zero (a curriculum's easier prompts).
         """
         check_int("n_points", n_points, least=0)
         shift = get_shift(shift)
         most = shift.most_points(self)
         check(n_points <= most, f"n_points under shift {shift.name}", n_points, f"at most {most}")
-        random = Random(seed, batch_size, first, device)
+        random = Random(seed, batch_size, start, device)
         f = shift.function(self.function(random), random)
         xs = random.normal("xs", n_points, self.n_dims)
         if dims is not None:
@@ -75,16 +103,69 @@ class Task:
             ys = clean + noise * random.normal("noise", n_points)
         return Prompt(xs, ys, queries, clean if queries is xs else f(queries))
 
+    def settings(self) -> dict:
+        """Its own settings by name: those that are not every task's."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "n_dims"}
+
 
 TASKS = Registry("task")
 
 
-def get_task(name, **settings):
+def get_task(name: str, **settings) -> Task:
     """A function class by name, with its settings: `get_task("sparse_linear", n_dims=20, sparsity=3)`."""
-    return TASKS.make(name, settings)
+    task = build("task", task_class(name), settings)
+    if plugins.is_own(name):
+        _try(task)
+    return task
 
 
-def dot(w, xs):
+def task_class(name: str) -> type[Task]:
+    """The class that `name` means: a built-in name, or `path/to/file.py:name`."""
+    if plugins.is_own(name):
+        return _from_file(name, plugins.load("task", name)[0])
+    return TASKS[choose("task", name, tuple(TASKS), also=", or one of your own as path/to/file.py:name")]
+
+
+@lru_cache(maxsize=64)
+def _from_file(name, cls):
+    ok = isinstance(cls, type) and issubclass(cls, Task)
+    check(ok, f"task {name}", getattr(cls, "__name__", type(cls).__name__), "a subclass of minicl.tasks.Task")
+    try:
+        if "__dataclass_fields__" not in vars(cls):  # its author may have made it one; so may another path to the file
+            cls = dataclass(frozen=True)(cls)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"task {name}: its settings cannot be read: {one_line(error)}") from error
+
+    def sample(self, *args, **settings):
+        with plugins.aside():
+            return cls.sample(self, *args, **settings)
+
+    own = {"__doc__": cls.__doc__, "__module__": cls.__module__, "name": name, "sample": sample}
+    return dataclass(frozen=True)(type(cls.__name__, (cls,), own))
+
+
+def _try(task):
+    """A task of one's own that cannot work is refused here, before anything uses it."""
+    what = f"task {task.name}"
+    try:
+        prompt, again, second = task.sample(2, 3), task.sample(2, 3), task.sample(1, 3, start=1)
+        normaliser = task.normaliser
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{what}: it failed: {one_line(error)}") from error
+    check_number(f"{what}: its normaliser", normaliser, above=True)
+    ys, given = prompt.ys, f"{what}: its function's values"
+    check(isinstance(ys, Tensor), given, type(ys).__name__, "a tensor")
+    check(ys.shape == (2, 3), given, f"shape {tuple(ys.shape)} for xs of shape {tuple(prompt.xs.shape)}", "(B, n)")
+    check(ys.dtype == prompt.xs.dtype, given, ys.dtype, f"{prompt.xs.dtype}, as xs")
+    check(ys.isfinite().all(), given, "NaN or infinity", "finite numbers")
+    check(torch.equal(ys, again.ys), given, "others each time", "the same ones for the same seed: draw from `random`")
+    alone = torch.allclose(ys[1:], second.ys, rtol=1e-3, atol=1e-4)
+    check(alone, given, "others when a prompt is alone in its batch", "values that depend on their own prompt only")
+
+
+def dot(w: Tensor, xs: Tensor) -> Tensor:
     """w·x for every point. A sum over products, so that a prompt's values do not depend on the batch around it."""
     return (xs * w[:, None, :]).sum(-1)
 
@@ -93,7 +174,7 @@ def dot(w, xs):
 class Linear(Task):
     """y = w·x with w ~ N(0, I), and + b with b ~ N(0, 1) if there is a bias."""
 
-    bias: bool = False
+    bias: bool = setting(False, "with an intercept")
 
     @property
     def normaliser(self):
@@ -101,6 +182,11 @@ class Linear(Task):
 
     def scaled_normaliser(self, factor):
         return self.n_dims * factor**2 + self.bias
+
+    def usual_baselines(self, shift="none"):
+        """Without noise, intercept or moved labels, least squares is the optimum."""
+        exact = not (self.noise or self.bias or get_shift(shift).offset or get_shift(shift).label_noise)
+        return ("least_squares",) if exact else ("optimal", "least_squares")
 
     def function(self, random):
         w = random.normal("w", self.n_dims)
@@ -112,22 +198,18 @@ class Linear(Task):
 class NoisyLinear(Linear):
     """y = w·x + noise on every observed label; targets are without it."""
 
-    noise: float = 1.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("noise", self.noise)
+    noise: float = setting(1.0, "standard deviation of the labels' noise", least=0)
 
 
 @TASKS("sparse_linear")
 class SparseLinear(Task):
     """y = w·x where only `sparsity` coordinates of w, chosen at random, are not zero (and ~ N(0, 1))."""
 
-    sparsity: int = 3
+    sparsity: int = setting(3, "number of coordinates that matter", least=1)
+    baselines: ClassVar = ("optimal", "lasso", "least_squares")
 
     def __post_init__(self):
         super().__post_init__()
-        check_int("sparsity", self.sparsity, least=1)
         check(self.sparsity <= self.n_dims, "sparsity", self.sparsity, f"at most n_dims = {self.n_dims}")
 
     @property
@@ -145,13 +227,9 @@ class SparseLinear(Task):
 class DecisionTree(Task):
     """A full binary tree: each inner node asks whether one random coordinate is positive; leaves ~ N(0, 1)."""
 
-    depth: int = 4
+    depth: int = setting(4, "depth of the tree, which has 2^depth leaves", least=1, most=16)
     degree: ClassVar[int] = 0
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_int("depth", self.depth, least=1)
-        check(self.depth <= 16, "depth", self.depth, "at most 16 (a full tree has 2^depth leaves)")
+    baselines: ClassVar = ("greedy_tree", "knn")
 
     @property
     def normaliser(self):
@@ -180,6 +258,7 @@ class Quadratic(Task):
     """y = w·x² / √3 with w ~ N(0, I), squares coordinate by coordinate."""
 
     degree: ClassVar[int] = 2
+    baselines: ClassVar = ("optimal", "knn")
 
     def function(self, random):
         w = random.normal("w", self.n_dims)
@@ -190,158 +269,10 @@ class Quadratic(Task):
 class ReLU2NN(Task):
     """y = v·relu(W x) · √(2/hidden) with W and v ~ N(0, 1): a network with one hidden layer."""
 
-    hidden: int = 100
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_int("hidden", self.hidden, least=1)
+    hidden: int = setting(100, "hidden units", least=1)
+    baselines: ClassVar = ("least_squares", "knn")
 
     def function(self, random):
         W = random.normal("W", self.n_dims, self.hidden)
         v = random.normal("v", self.hidden) * math.sqrt(2 / self.hidden)
         return lambda xs: dot(v, (xs @ W).relu())
-
-
-@dataclass(frozen=True)
-class Shift:
-    """Nothing changes."""
-
-    name: ClassVar[str] = "none"
-    gain: ClassVar[float] = 1.0  # the function is multiplied by this,
-    offset: ClassVar[float] = 0.0  # and moved by a normal number of this standard deviation, one a prompt
-    label_noise: ClassVar[float] = 0.0  # and the context's labels are observed with this
-
-    def __post_init__(self):
-        check_number("gain", self.gain, above=True)
-        check_number("offset", self.offset)
-        check_number("label_noise", self.label_noise)
-
-    def inputs(self, xs, random):
-        """The context's inputs, and the query after the first i of them for every i."""
-        return xs, xs
-
-    def function(self, f, random):
-        if self.gain == 1 and self.offset == 0:
-            return f
-        offset = self.offset * random.normal("offset", 1)
-        return lambda xs: self.gain * f(xs) + offset
-
-    def normaliser(self, task):
-        """The mean square of y under this shift."""
-        return self.gain**2 * task.normaliser + self.offset**2
-
-    def most_points(self, task):
-        return math.inf
-
-    @property
-    def summary(self):
-        return self.__doc__.strip().splitlines()[0]
-
-
-SHIFTS = Registry("shift")
-SHIFTS["none"] = Shift
-
-
-def get_shift(shift=None, **settings):
-    """A shift by name, with its settings; None is the shift that changes nothing."""
-    return shift if isinstance(shift, Shift) else SHIFTS.make(shift or "none", settings)
-
-
-@SHIFTS("noise")
-class Noise(Shift):
-    """Every label of a prompt, the query's too, moves by the same b ~ N(0, offset²)."""
-
-    offset: float = 1.0
-
-
-@SHIFTS("scale")
-class Scale(Shift):
-    """Inputs are `factor` times as large: x ~ N(0, factor² I)."""
-
-    factor: float = 3.0
-
-    def __post_init__(self):
-        check_number("factor", self.factor, above=True)
-
-    def inputs(self, xs, random):
-        scaled = self.factor * xs
-        return scaled, scaled
-
-    def normaliser(self, task):
-        return task.scaled_normaliser(self.factor)
-
-
-@SHIFTS("scale_y")
-class ScaleY(Shift):
-    """Labels are `gain` times as large."""
-
-    gain: float = 3.0
-
-
-@SHIFTS("half_subspace")
-class HalfSubspace(Shift):
-    """The inputs of a prompt lie in a random subspace of ⌊d/2⌋ dimensions; the mean square norm stays."""
-
-    def inputs(self, xs, random):
-        d = xs.shape[-1]
-        check(d >= 2, "n_dims under shift half_subspace", d, "at least 2")
-        basis = torch.linalg.qr(random.normal("shift", d, d // 2)).Q  # (B, d, d/2)
-        inside = math.sqrt(d / (d // 2)) * (xs @ basis) @ basis.mT
-        return inside, inside
-
-
-@SHIFTS("skewed")
-class Skewed(Shift):
-    """The inputs' covariance has eigenvalues ∝ 1/i² in a random basis of each prompt; the mean square norm stays."""
-
-    def inputs(self, xs, random):
-        d = xs.shape[-1]
-        basis = torch.linalg.qr(random.normal("shift", d, d)).Q
-        scales = 1 / torch.arange(1, d + 1, device=xs.device)
-        scales = scales * math.sqrt(d) / scales.norm()
-        skewed = (xs @ basis * scales) @ basis.mT
-        return skewed, skewed
-
-
-@SHIFTS("random_quadrants")
-class RandomQuadrants(Shift):
-    """The context's inputs all lie in one random orthant; the query may lie in any."""
-
-    def inputs(self, xs, random):
-        signs = random.normal("shift", 1, xs.shape[-1]).sign()
-        return xs.abs() * signs, xs
-
-
-@SHIFTS("orthogonal_query")
-class OrthogonalQuery(Shift):
-    """The query is orthogonal to all inputs before it, with norm √d; so at most d points make sense."""
-
-    def most_points(self, task):
-        return task.n_dims
-
-    def inputs(self, xs, random):
-        n, d = xs.shape[1:]
-        fresh = random.normal("shift", n, d).double()
-        # Columns of Q are the context's directions in order: those before point i are its first i.
-        directions = torch.linalg.qr(xs.mT.double()).Q.mT  # (B, n, d)
-        along = (fresh @ directions.mT).tril(-1)  # (B, query, direction)
-        rest = fresh - along @ directions
-        return xs, (rest * math.sqrt(d) / rest.norm(dim=-1, keepdim=True)).to(xs.dtype)
-
-
-@SHIFTS("repeated_query")
-class RepeatedQuery(Shift):
-    """The query is one of the inputs before it, chosen at random; the first query is a fresh one."""
-
-    def inputs(self, xs, random):
-        n = xs.shape[1]
-        which = (random.uniform("shift", n) * torch.arange(n, device=xs.device)).long()  # below i, for query i
-        queries = xs.gather(1, which.unsqueeze(-1).expand_as(xs))
-        return xs, torch.cat([random.normal("fresh", 1, xs.shape[-1]), queries[:, 1:]], dim=1)[:, :n]
-
-
-@SHIFTS("label_noise")
-class LabelNoise(Shift):
-    """The context's labels get noise ~ N(0, label_noise²); the query's target does not."""
-
-    label_noise: float = 1.0

@@ -1,4 +1,4 @@
-"""Draw layers against optimisers: minicl theory --run RUN --json > r.json; plots/resemblance.py r.json -o r.png"""
+"""Draw layers against optimisers: minicl theory --run RUN --json | python plots/resemblance.py - -o r.png"""
 
 from minicl import draw
 

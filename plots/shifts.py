@@ -1,4 +1,4 @@
-"""Draw a grid of shifts: minicl evaluate RUN… --shifts all --json > e.json; python plots/shifts.py e.json -o s.png"""
+"""Draw one panel per shift: minicl evaluate RUN… --shifts all --json | python plots/shifts.py - -o s.png"""
 
 from minicl import draw
 

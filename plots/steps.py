@@ -1,4 +1,4 @@
-"""Draw error against step: minicl evaluate RUN --checkpoints all --json > e.json; plots/steps.py e.json -o s.png"""
+"""Draw error against step: minicl evaluate RUN --checkpoints all --json | python plots/steps.py - -o steps.png"""
 
 from minicl import draw
 

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import subprocess
+from pathlib import Path
 
 # Some virtual machines advertise AMX and then do not allow it: bfloat16 would end in an illegal instruction there.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -13,7 +14,7 @@ import torch
 
 from minicl import ModelConfig, Transformer
 from minicl.cli import main
-from minicl.masks import STRATEGIES
+from minicl.masks import PER_EXAMPLE, STRATEGIES, Strategy
 
 torch.set_num_threads(1)
 EVERY = tuple(STRATEGIES)
@@ -33,6 +34,62 @@ def loud_model(mask, seed=0, n_dims=3, n_layer=4, n_head=4, n_embd=32, **setting
 def random_prompt(B, n, m, d=3, seed=0, dtype=torch.double):
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randn(s, generator=generator, dtype=dtype) for s in ((B, n, d), (B, n), (B, m, d)))
+
+
+def random_table(n, copies, seed, density, layered=False, query=False):
+    """A strategy that is a random table (one per layer, if layered), which no sentence describes."""
+    T = PER_EXAMPLE * n * copies
+    generator = torch.Generator().manual_seed(seed)
+    tables = torch.rand(16, T + 1, T + 1, generator=generator) < density
+
+    def index(t):
+        return torch.where(t.is_query, T, PER_EXAMPLE * (t.copy * n + t.example) + t.is_label)
+
+    def asked(q, k, layer):
+        return tables[layer % 16][index(q), index(k)]
+
+    def sees(q, k, layer):
+        return asked(q, k, layer) & ~q.is_query
+
+    def same(predicate):
+        return predicate if layered else lambda q, k: predicate(q, k, 0)
+
+    settings = {"copies": copies, "sees_query": bool(seed % 2), "query": same(asked) if query else None}
+    return Strategy("random", same(sees), **settings)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory):
+    """What minicl remembers outside of run folders lies in a folder of the tests, never in the user's."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """A small uninterrupted run. Tests read it, copy it, or compare with it."""
+    from training_helpers import TINY
+
+    from minicl import train
+
+    return Path(train(out=tmp_path_factory.mktemp("whole") / "run", **TINY)["run"])
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Tiny runs that tests only read: ar with two seeds, invicl; and one on sparse prompts."""
+    from minicl import train
+
+    small = {"n_dims": 3, "examples": 4, "max_examples": 12, "n_layer": 2, "n_head": 2, "n_embd": 16, "batch_size": 16}
+    small |= {"steps": 30, "log_every": 10, "save_every": 10, "validate": 16, "threads": 1, "keep": (10,)}
+    folder = tmp_path_factory.mktemp("runs")
+    for name, settings in {
+        "ar": {"mask": "ar"},
+        "ar1": {"mask": "ar", "seed": 1},
+        "invicl": {"mask": "invicl"},
+        "sparse": {"task": "sparse_linear", "sparsity": 1},
+    }.items():
+        train(out=folder / name, **(small | settings))
+    return folder
 
 
 @pytest.fixture

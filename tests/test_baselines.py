@@ -10,7 +10,8 @@ import torch
 
 from minicl.baselines import BASELINES, get_baseline
 from minicl.lasso import _path, coordinate_descent, solve
-from minicl.tasks import Shift, get_shift, get_task
+from minicl.shifts import Shift, get_shift
+from minicl.tasks import get_task
 
 LINEAR = get_task("linear", n_dims=8)
 ALL = [get_baseline("optimal", task=LINEAR) if name == "optimal" else get_baseline(name) for name in BASELINES] + [
@@ -244,6 +245,19 @@ except ValueError as error: print(error)
     lines = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     assert lines[0] == "torch.Size([2, 3])"
     assert lines[1:] == ["baseline greedy_tree: needs scikit-learn: pip install 'minicl[trees]'"]
+
+
+def test_the_optimum_is_only_for_functions_that_it_knows(tmp_path):
+    """A class of one's own that extends a built-in one may draw other functions."""
+    source = "from minicl.tasks import Linear\nclass louder(Linear):\n    noise: float = 1.0\nclass folded(Linear):\n"
+    source += "    def function(self, random):\n        f = super().function(random)\n"
+    (tmp_path / "my.py").write_text(source + "        return lambda xs: f(xs).abs()\n")
+    louder, noisy = get_task(f"{tmp_path}/my.py:louder", n_dims=4), get_task("noisy_linear", n_dims=4)
+    p = louder.sample(20, 10)
+    mine, theirs = (get_baseline("optimal", task=task).curve(p.xs, p.ys) for task in (louder, noisy))
+    torch.testing.assert_close(mine, theirs)
+    with pytest.raises(ValueError, match=r"optimal: got task .*folded under shift none, allowed: linear"):
+        get_baseline("optimal", task=get_task(f"{tmp_path}/my.py:folded", n_dims=4))
 
 
 class Strange(Shift):

@@ -7,7 +7,7 @@ import torch
 from conftest import EVERY
 
 from minicl import ModelConfig
-from minicl.errors import InputError
+from minicl.checks import InputError
 from minicl.masks import STRATEGIES, Strategy, get_strategy, layout
 
 # Written by hand, token by token: rows and columns are x1 y1 x2 y2 x3 y3 and the query (InvICL: both copies first).
@@ -84,17 +84,17 @@ def test_mask_is_the_one_drawn_by_hand(mask):
 @pytest.mark.parametrize("mask", EVERY)
 @pytest.mark.parametrize("n, m", [(0, 1), (1, 1), (3, 0), (4, 3)])
 def test_two_rules_hold_under_every_strategy(mask, n, m, copies):
-    plan = layout(STRATEGIES[mask], n, m, copies=copies)
+    built = layout(STRATEGIES[mask], n, m, copies=copies)
     copies = copies or STRATEGIES[mask].copies
     context = 2 * n * copies
-    assert plan.mask.diagonal().all(), "every token sees itself, so no row is empty"
-    assert torch.equal(plan.mask[context:, context:], torch.eye(m, dtype=torch.bool)), "a query sees no other query"
-    assert plan.mask[context:, context - 2 * n : context].all(), "a query sees the last copy"
-    assert not plan.mask[context:, : context - 2 * n].any(), "and no other"
+    assert built.mask.diagonal().all(), "every token sees itself, so no row is empty"
+    assert torch.equal(built.mask[context:, context:], torch.eye(m, dtype=torch.bool)), "a query sees no other query"
+    assert built.mask[context:, context - 2 * n : context].all(), "a query sees the last copy"
+    assert not built.mask[context:, : context - 2 * n].any(), "and no other"
     for x in range(0, context, 2):
-        assert plan.mask[x + 1, x], "y sees its x"
-    assert plan.context.tolist() == list(range(context - 2 * n, context, 2))
-    assert plan.query.tolist() == list(range(context, context + m))
+        assert built.mask[x + 1, x], "y sees its x"
+    assert built.context.tolist() == list(range(context - 2 * n, context, 2))
+    assert built.query.tolist() == list(range(context, context + m))
 
 
 def test_positions():
@@ -128,10 +128,10 @@ def test_only_a_lower_triangle_takes_the_causal_path():
 def test_a_blind_query_sees_the_context_alone(mask):
     usual = ModelConfig(mask=mask).strategy
     blind = ModelConfig(mask=mask, blind_query=True).strategy
-    plan, before = layout(blind, 3, 2), layout(usual, 3, 2)
-    rows = plan.query
-    assert not plan.mask[rows, rows].any() and before.mask[rows, rows].all()
-    assert int((plan.mask != before.mask).sum()) == 2, "nothing else changes"
+    built, before = layout(blind, 3, 2), layout(usual, 3, 2)
+    rows = built.query
+    assert not built.mask[rows, rows].any() and before.mask[rows, rows].all()
+    assert int((built.mask != before.mask).sum()) == 2, "nothing else changes"
     assert layout(blind, 0, 2).mask.equal(torch.eye(2, dtype=torch.bool)), "nothing but itself is there"
     assert ModelConfig(mask=Strategy("own", usual.sees, blind_query=True)).strategy.blind_query, (
         "a strategy's own choice"
@@ -168,7 +168,7 @@ def test_strategy_from_a_file_in_ten_lines(tmp_path):
 
 def test_a_file_s_copies_and_sees_query_count_and_what_it_prints_goes_aside(tmp_path, capsys):
     source = "from minicl import strategy\nprint('hello')\n@strategy(copies=2, sees_query=True)\n"
-    (tmp_path / "my.py").write_text(source + "def f(q, k):\n    print('asked')\n    return k.is_query\n")
+    (tmp_path / "my.py").write_text(source + "def f(q, k):\n    print('asked')\n    return k.is_query & ~q.is_query\n")
     mine = get_strategy(f"{tmp_path}/my.py:f")
     assert (mine.copies, mine.sees_query) == (2, True)
     assert layout(mine, 1, 1).mask[:4, 4].all()
@@ -188,7 +188,7 @@ def test_layout_checks_what_it_is_asked_for():
 
 
 def test_plain_function_is_a_strategy_too(tmp_path):
-    (tmp_path / "my.py").write_text("def all_x(q, k):\n    return ~k.is_label & ~k.is_query\n")
+    (tmp_path / "my.py").write_text("def all_x(q, k):\n    return ~k.is_label & ~q.is_query\n")
     plain = get_strategy(f"{tmp_path}/my.py:all_x")
     assert (plain.positions, plain.copies) == ("symmetric", 1)
     assert layout(plain, 2, 1).mask[0].tolist() == [True, False, True, False, False]
@@ -202,11 +202,28 @@ def test_plain_function_is_a_strategy_too(tmp_path):
         ("raise SystemExit(0)", ("failed to import", "SystemExit")),
         ("def f(q, k):\n    raise SystemExit(0)", ("its predicate failed", "SystemExit")),
         ("def g(q, k):\n    return k.is_label", ("has no 'f'", "it has: g")),
-        ("f = 3", ("int", "a function of (q, k)")),
+        ("f = 3", ("int", "a function of (q, k) or (q, k, layer)")),
         ("def f(q, k):\n    return k.example", ("torch.int64", "boolean")),
         ("def f(q, k):\n    return True", ("bool", "a boolean tensor")),
         ("def f(q, k):\n    return (k.example < q.example)[1:, 1:]", ("shape (7, 7)", "(8, 8)")),
         ("def f(q, k):\n    return k.colour", ("its predicate failed", "colour")),
+        ("def f(q, k):\n    return ~k.is_label", ("true where q is a query", "& ~q.is_query", "strategy(query=…)")),
+        (
+            "import torch\ndef f(q, k):\n    return (torch.rand(k.example.shape) < 0.5) & ~q.is_query",
+            ("another one each time", "the same one"),
+        ),
+        (
+            "import torch\nfrom minicl import strategy\n@strategy(query=lambda q, k: torch.rand(k.example.shape) < 0.5)"
+            "\ndef f(q, k):\n    return k.example < q.example",
+            ("another one each time",),
+        ),
+        (
+            "from minicl import strategy\n@strategy(query=lambda q, k: k.example)\ndef f(q, k):\n"
+            "    return k.example < q.example",
+            ("torch.int64", "boolean"),
+        ),
+        ("def f(q, k, layer):\n    return k.examples < layer", ("its predicate failed", "examples")),
+        ("def f(q, k, layer):\n    return k.is_label & (layer > 1)", ("true where q is a query",)),
         ("from minicl import strategy\n@strategy(positions='up')\ndef f(q, k):\n    return k.is_label", ("'up'",)),
         ("from minicl import strategy\n@strategy(copies=0)\ndef f(q, k):\n    return k.is_label", ("copies", "0")),
     ],
@@ -238,3 +255,96 @@ def test_layouts_are_kept_while_they_are_small():
     assert all(layout("invicl", n, 1) is kept for n, kept in [(n, layout("invicl", n, 1)) for n in range(150)])
     large = [weakref.ref(layout("prefix", n, 1)) for n in range(600, 612)]
     assert sum(r() is not None for r in large) <= 4, "many large masks would fill the memory"
+
+
+def alternate(q, k, layer):
+    """Odd layers: everything before it. Even layers: its own example."""
+    return STRATEGIES["ar" if layer % 2 else "boe"](q, k)
+
+
+def test_a_predicate_may_ask_for_the_layer():
+    mine = Strategy("mine", alternate)
+    assert mine.layered and not any(s.layered for s in STRATEGIES.values())
+    built = layout(mine, 3, 2, layers=5)
+    assert built.mask.shape == (5, 8, 8)
+    for layer, mask in enumerate(built.mask, start=1):
+        assert torch.equal(mask, layout("ar" if layer % 2 else "boe", 3, 2).mask), "layers count from 1"
+    assert torch.equal(built.masks(5), built.mask) and not built.causal
+    assert layout("ar", 3, 2).masks(4).shape == (4, 8, 8)
+
+
+def test_pairs_are_a_mean_where_layers_differ():
+    ar, boe = layout("ar", 3, 1), layout("boe", 3, 1)
+    mine = layout(Strategy("mine", alternate), 3, 1, layers=3)
+    assert mine.pairs == pytest.approx((2 * ar.pairs + boe.pairs) / 3)
+    assert mine.pairs_computed == 7 * 7 and ar.pairs == ar.pairs_computed == 28
+
+
+@pytest.mark.parametrize("layers", [None, 0])
+def test_a_layered_mask_needs_to_know_the_depth(layers):
+    with pytest.raises(InputError, match=r"layers with mask mine, which differs from layer to layer: got (None|0)"):
+        layout(Strategy("mine", alternate), 3, 1, layers=layers)
+
+
+def test_a_third_parameter_with_a_default_is_the_user_s_own():
+    def window(q, k, width=2):
+        return (k.example < q.example) & (q.example - k.example <= width)
+
+    mine = Strategy("window", window)
+    assert not mine.layered and layout(mine, 4, 1).mask.ndim == 2
+    assert Strategy("late", lambda q, k, layer=1: k.example < q.example).layered
+
+
+def test_a_strategy_is_as_layered_as_the_one_it_is_made_of():
+    assert Strategy("again", Strategy("mine", alternate)).layered and not Strategy("again", STRATEGIES["ar"]).layered
+    both = layout(Strategy("again", Strategy("mine", alternate)), 2, 1, layers=2).mask
+    assert torch.equal(both, layout(Strategy("mine", alternate), 2, 1, layers=2).mask)
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_strategy_may_say_whom_the_query_sees(blind):
+    boe, n, m = STRATEGIES["boe"].sees, 2, 2
+    usual = layout(Strategy("usual", boe, blind_query=blind), n, m, copies=2)
+
+    def rows(query):
+        mine = layout(Strategy("mine", boe, query=query, blind_query=blind), n, m, copies=2, layers=3)
+        context = mine.mask[..., :-m, :]
+        assert torch.equal(context, usual.mask[:-m].expand_as(context)), "the context is as it was"
+        queries = mine.mask[..., -m:, -m:]
+        own = torch.eye(m, dtype=torch.bool) & (not blind)
+        assert torch.equal(queries, own.expand_as(queries)), "no other query, and itself as always"
+        return mine.mask[..., -m:, :-m].int()
+
+    assert rows(lambda q, k: k.is_label).tolist() == [[0, 1] * 4] * m, "labels of both copies"
+    assert rows(lambda q, k: k.copy == 0).tolist() == [[1] * 4 + [0] * 4] * m
+    assert rows(lambda q, k: k.is_query).tolist() == [[0] * 8] * m, "asked for queries, it still sees none"
+    by_layer = rows(lambda q, k, layer: k.example < layer - 1)
+    assert by_layer[:, 0].tolist() == [[0] * 8, [1, 1, 0, 0] * 2, [1] * 8]
+
+
+def test_a_file_may_use_layers_and_query(tmp_path):
+    code = """
+    from minicl import strategy
+
+    @strategy(query=lambda q, k: k.is_label)
+    def late(q, k, layer):
+        return (k.example < q.example) & (layer > 1)
+    """
+    (tmp_path / "my.py").write_text(textwrap.dedent(code))
+    mine = get_strategy(f"{tmp_path}/my.py:late")
+    mask = layout(mine, 2, 1, layers=2).mask
+    assert mask[0].int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0],
+        [0, 0, 1, 1, 0],
+        [0, 1, 0, 1, 1],
+    ]
+    assert mask[1, 2].int().tolist() == [1, 1, 1, 0, 0]
+    again = pickle.loads(pickle.dumps(mine))
+    assert torch.equal(layout(again, 2, 1, layers=2).mask, mask)
+
+
+def test_deep_masks_are_refused_before_they_fill_the_memory():
+    with pytest.raises(InputError, match="tokens, allowed: at most 2000"):
+        layout(Strategy("mine", alternate), 1001, 1, layers=100)

@@ -9,7 +9,15 @@ from conftest import EVERY, loud_model, random_prompt
 from torch.nn import functional as F
 
 from minicl import ModelConfig, Transformer
-from minicl.masks import STRATEGIES, layout
+from minicl.masks import STRATEGIES, Strategy, layout
+
+OWN = {  # strategies that use what built-in ones do not
+    "layered": Strategy("layered", lambda q, k, layer: STRATEGIES["boe" if layer < 3 else "prefix"](q, k)),
+    "layered, sees query": Strategy(
+        "late", lambda q, k, layer: STRATEGIES["boe" if layer < 3 else "saicl"](q, k), sees_query=True
+    ),
+    "query": Strategy("labels", STRATEGIES["boe"].sees, query=lambda q, k: k.is_label),
+}
 
 
 def block(model, layer, me, seen):
@@ -35,22 +43,72 @@ def read(model, h):
     return model.read_out(model.ln_f(h))[0]
 
 
+def dense(model, xs, ys, query, masks, positions):
+    """The answers at all tokens of one prompt, block by block; `masks` has one table per layer."""
+    pairs = [v for x, y in zip(xs, ys, strict=True) for v in (x, y)]
+    places = [0] * len(masks[0]) if positions is None else positions.tolist()
+    h = [embed(model, v, p) for v, p in zip(pairs * model.copies + [query], places, strict=True)]
+    for layer, mask in enumerate(masks):
+        h = [block(model, layer, h[t], [h[k] for k in mask[t].nonzero()]) for t in range(len(h))]
+    return torch.stack([read(model, state) for state in h])
+
+
+def assert_equals_dense(model, built, masks):
+    """The model's answers to a prompt are those of `dense` under these masks."""
+    xs, ys, queries = random_prompt(1, len(built.context), 1)
+    expected = dense(model, xs[0], ys[0], queries[0, 0], masks, built.positions)
+    out = model(xs, ys, queries)
+    torch.testing.assert_close(out.context[0], expected[built.context], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(out.query[0], expected[built.query], rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("positions, copies", [(None, None), ("absolute", 2), ("none", 3)])
 @pytest.mark.parametrize("mask", EVERY)
 def test_model_equals_plain_softmax_attention(mask, positions, copies):
-    model = loud_model(mask, n_layer=2, positions=positions, copies=copies)
-    xs, ys, queries = random_prompt(1, 3, 1)
-    plan = layout(STRATEGIES[mask], 3, 1, positions, copies)
-    places = [0] * len(plan.mask) if plan.positions is None else plan.positions.tolist()
-    pairs = [v for x, y in zip(xs[0], ys[0], strict=True) for v in (x, y)]
-    values = pairs * model.config.resolved_copies + [queries[0, 0]]
-    h = [embed(model, v, p) for v, p in zip(values, places, strict=True)]
-    for layer in range(2):
-        h = [block(model, layer, h[t], [h[k] for k in plan.mask[t].nonzero()]) for t in range(len(h))]
-    expected = torch.stack([read(model, state) for state in h])
-    out = model(xs, ys, queries)
-    torch.testing.assert_close(out.context[0], expected[plan.context], rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(out.query[0], expected[plan.query], rtol=1e-10, atol=1e-10)
+    built = layout(mask, 3, 1, positions, copies)
+    assert_equals_dense(loud_model(mask, n_layer=2, positions=positions, copies=copies), built, [built.mask] * 2)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("first, rest", [("boe", "prefix"), ("prefix", "ar"), ("ar", "boe"), ("boe", "saicl")])
+def test_a_layered_mask_is_one_mask_in_its_first_layers_and_another_in_the_rest(first, rest, depth):
+    def both(q, k, layer):
+        return STRATEGIES[first if layer <= depth else rest](q, k)
+
+    sees_query = STRATEGIES[rest].sees_query
+    model = loud_model(Strategy("both", both, sees_query=sees_query), n_layer=4)
+    masks = [layout(first, 3, 1).mask] * depth + [layout(rest, 3, 1).mask] * (4 - depth)
+    assert_equals_dense(model, model.layout(3, 1), masks)
+    plain = loud_model(first, n_layer=4, positions="symmetric")
+    prompt = random_prompt(2, 3, 1)
+    assert (model(*prompt).context - plain(*prompt).context).abs().max() > 1e-4, "the rest matters"
+
+
+@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize(
+    "mask, sees",
+    [
+        ("boe", lambda token, copy, layer: token % 2 == 1),
+        ("invicl", lambda token, copy, layer: True),
+        ("invicl", lambda token, copy, layer: copy == layer % 2),
+    ],
+    ids=["only labels", "both copies", "the copies in turns"],
+)
+def test_a_query_sees_whom_its_strategy_says(mask, sees, blind):
+    own = STRATEGIES[mask]
+    n, T = 3, 6 * own.copies
+
+    def query(q, k, layer):
+        return torch.tensor([[bool(sees(t, t // 6, layer)) and t < T for t in range(k.copy.shape[1])]])
+
+    strategy = Strategy("mine", own.sees, copies=own.copies, query=query, blind_query=blind)
+    masks = []
+    for layer in (1, 2, 3):
+        usual = layout(own, n, 1).mask.clone()
+        usual[T] = torch.tensor([bool(sees(t, t // 6, layer)) for t in range(T)] + [not blind])
+        masks.append(usual)
+    model = loud_model(strategy, n_layer=3)
+    assert_equals_dense(model, model.layout(n, 1), masks)
 
 
 def algorithm_1(model, xs, ys, x_t):
@@ -156,9 +214,9 @@ def test_shuffling_the_context(mask):
 
 @pytest.mark.parametrize("n", [0, 1, 4])
 @pytest.mark.parametrize("copies", [None, 2])
-@pytest.mark.parametrize("mask", EVERY)
+@pytest.mark.parametrize("mask", [*EVERY, *OWN])
 def test_many_queries_give_what_each_gives_alone(mask, n, copies):
-    model = loud_model(mask, copies=copies)
+    model = loud_model(OWN.get(mask, mask), copies=copies)
     xs, ys, queries = random_prompt(2, n, 5)
     together = model(xs, ys, queries, hidden=[0, 4])
     for j in range(5):
@@ -205,20 +263,26 @@ def test_a_model_can_be_pickled_and_outlives_its_mask_file(tmp_path):
         prompt = random_prompt(2, 3, 1)
         torch.testing.assert_close(pickle.loads(pickle.dumps(model))(*prompt).query, model(*prompt).query)
     file = tmp_path / "my.py"
-    file.write_text("def f(q, k):\n    return k.example < q.example\n")
-    model = loud_model(f"{file}:f")
-    before = model(*prompt).query
-    file.unlink()
-    torch.testing.assert_close(model(*prompt).query, before)
+    for code in (
+        "def f(q, k):\n    return k.example < q.example\n",
+        "def f(q, k, layer):\n    return k.example < -layer\n",
+    ):
+        file.write_text(code)
+        model = loud_model(f"{file}:f")
+        before = model(*prompt).query
+        torch.testing.assert_close(pickle.loads(pickle.dumps(model))(*prompt).query, before)
+        file.unlink()
+        torch.testing.assert_close(model(*prompt).query, before)
 
 
-@pytest.mark.parametrize("mask", EVERY)
+@pytest.mark.parametrize("mask", [*EVERY, *OWN])
 def test_the_forward_pass_compiles_to_one_graph(mask):
     torch._dynamo.reset()
-    model = loud_model(mask, n_layer=2).train()
+    model = loud_model(OWN.get(mask, mask), n_layer=3).train()
     prompt = random_prompt(2, 3, 1)
-    plan = layout(mask, 3, 1)
-    explained = torch._dynamo.explain(model.propagate)(*prompt, plan, plan.tail(2))
+    built = model.layout(3, 1)
+    assert built.causal == (mask in ("ar", "nope"))
+    explained = torch._dynamo.explain(model.propagate)(*prompt, built)
     assert explained.graph_break_count == 0 and explained.graph_count == 1
 
 
@@ -228,36 +292,10 @@ def test_a_causal_mask_takes_the_causal_path(monkeypatch):
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: given.append(k) or attention(*a, **k))
     loud_model("ar")(*random_prompt(1, 3, 1))
     causal = [k["is_causal"] and k["attn_mask"] is None for k in given]
-    assert causal == [True, True, True, False], "but for the last layer, of which only some rows are computed"
-
-
-@pytest.mark.parametrize("n_layer", [1, 2, 4])
-@pytest.mark.parametrize("copies", [None, 2, 3])
-@pytest.mark.parametrize("mask", EVERY)
-def test_the_fast_pass_equals_the_plain_one(mask, copies, n_layer):
-    """Rows that are dropped and attention inside pairs change nothing, neither answers nor gradients."""
-    model = loud_model(mask, copies=copies, n_layer=n_layer)
-    for n, m in ((0, 1), (1, 1), (1, 2), (5, 1), (5, 3), (4, 0)):
-        prompt = random_prompt(2, n, m)
-        slow, fast = model(*prompt, hidden=[0]), model(*prompt)
-        torch.testing.assert_close(fast.context, slow.context, rtol=0, atol=1e-10)
-        torch.testing.assert_close(fast.query, slow.query, rtol=0, atol=1e-10)
-        alone = model(*prompt, context=False)
-        assert alone.context is None
-        torch.testing.assert_close(alone.query, slow.query, rtol=0, atol=1e-10)
-        if n and m:
-            grads = [torch.autograd.grad(out.query.sum(), model.read_in.weight)[0] for out in (slow, fast, alone)]
-            torch.testing.assert_close(grads[1], grads[0], rtol=1e-9, atol=1e-9)
-            torch.testing.assert_close(grads[2], grads[0], rtol=1e-9, atol=1e-9)
-
-
-def test_work_is_dropped_where_nobody_reads_it():
-    plan = layout("invicl", 4, 1)
-    assert plan.local == 8, "copy 0 sees its own pairs alone"
-    both, queries = plan.tail(12), plan.tail(12, context=False)
-    assert {layer: len(rows) for layer, (rows, _) in both.items()} == {12: 5}
-    assert {layer: len(rows) for layer, (rows, _) in queries.items()} == {12: 1, 11: 9}
-    assert layout("boe", 4, 1).local == 8 and layout("prefix", 4, 1).local == 0
+    assert causal == [True] * 4
+    given.clear()
+    loud_model("boe")(*random_prompt(1, 3, 1))
+    assert [k["is_causal"] for k in given] == [False] * 4 and all(k["attn_mask"] is not None for k in given)
 
 
 def test_an_evaluation_first_does_not_spoil_training():

@@ -1,14 +1,20 @@
-"""Prompts: their distribution, with fixed seeds and stated tolerances, and that a shift changes only what it says."""
+"""Function classes: their distribution, with fixed seeds and stated tolerances, and classes of one's own."""
 
+import json
 import math
+import shutil
 
 import pytest
 import torch
+from conftest import assert_one_line
 
+from minicl.checks import InputError
+from minicl.config import Config
 from minicl.rng import Random
-from minicl.tasks import SHIFTS, TASKS, Shift, get_shift, get_task
+from minicl.shifts import SHIFTS
+from minicl.tasks import TASKS, Task, get_task, task_class
 
-ALL_TASKS, ALL_SHIFTS = tuple(TASKS), tuple(s for s in SHIFTS if s != "none")
+ALL_TASKS = tuple(TASKS)
 
 
 def near(value, expected, tolerance):
@@ -19,23 +25,6 @@ def weights(task, B=4000, seed=0):
     """w of every prompt of a linear task, read off its values at the unit vectors."""
     f = task.function(Random(seed, B))
     return f(torch.eye(task.n_dims).expand(B, -1, -1)) - f(torch.zeros(B, 1, task.n_dims))
-
-
-def test_random_numbers_look_random():
-    random = Random(0, 1000)
-    z, u = random.normal("z", 1001), random.uniform("u", 1000)
-    for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3), (6, 15)):
-        near((z.double() ** power).mean(), moment, 5 * math.sqrt(math.prod(range(1, 2 * power, 2)) / z.numel()))
-    near(u.mean(), 1 / 2, 0.002)
-    near(u.var(), 1 / 12, 0.002)
-    assert u.min() > 0 and u.max() < 1
-    rows = torch.corrcoef(z[:200])  # prompts, and within them neighbours, are uncorrelated
-    near((rows - torch.eye(200)).abs().max(), 0, 0.18)
-    near((z[:, 1:] * z[:, :-1]).mean(), 0, 0.005)
-    near((z * Random(1, 1000).normal("z", 1001)).mean(), 0, 0.005)
-    near((z * random.normal("other", 1001)).mean(), 0, 0.005)
-    counts = random.integers("i", 7, 1000).flatten().bincount(minlength=7)
-    assert len(counts) == 7 and (counts / 1e6 - 1 / 7).abs().max() < 0.002
 
 
 @pytest.mark.parametrize("name", ALL_TASKS)
@@ -91,14 +80,14 @@ def test_tree_equals_a_recursive_evaluation(depth):
     assert len({y for row in expected for y in row}) > 20, "many leaves are reached"
 
 
-@pytest.mark.parametrize("shift", [None, *ALL_SHIFTS])
+@pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("name", ALL_TASKS)
-def test_a_prompt_depends_on_its_seed_and_number_alone(name, shift):
+def test_a_prompt_depends_on_its_seed_and_number_only(name, shift):
     task = get_task(name, n_dims=6, **({"sparsity": 2} if name == "sparse_linear" else {}))
     large = task.sample(9, 6, seed=5, shift=shift)
     task.sample(3, 4, seed=8)
     small = task.sample(4, 6, seed=5, shift=shift)
-    part = task.sample(2, 6, seed=5, shift=shift, first=2)
+    part = task.sample(2, 6, seed=5, shift=shift, start=2)
     other = task.sample(4, 6, seed=6, shift=shift)
     for whole, begin, middle, differs in zip(large, small, part, other, strict=True):
         assert torch.equal(whole[:4], begin)
@@ -119,43 +108,6 @@ def test_seeds_are_independent():
     assert not torch.equal(one_two, two_one)
 
 
-@pytest.mark.parametrize("shift", ["noise", "scale_y", "label_noise"])
-@pytest.mark.parametrize("name", ["linear", "decision_tree"])
-def test_label_shifts_leave_inputs_alone(name, shift):
-    task = get_task(name)
-    plain, shifted = task.sample(2000, 20, seed=2), task.sample(2000, 20, seed=2, shift=shift)
-    assert torch.equal(plain.xs, shifted.xs) and torch.equal(plain.queries, shifted.queries)
-    if shift == "noise":
-        b = shifted.ys - plain.ys
-        near((b - b[:, :1]).abs().max(), 0, 1e-5)
-        near(b[:, 0].var(), 1, 0.1)
-        assert torch.equal(shifted.ys, shifted.targets)
-    elif shift == "scale_y":
-        torch.testing.assert_close(shifted.ys, 3 * plain.ys)
-        torch.testing.assert_close(shifted.targets, 3 * plain.targets)
-    else:
-        assert torch.equal(plain.targets, shifted.targets)
-        near((shifted.ys - plain.ys).var(), 1, 0.02)
-
-
-@pytest.mark.parametrize("shift", [s for s in ALL_SHIFTS if s not in ("noise", "scale_y", "label_noise")])
-def test_input_shifts_leave_the_function_alone(shift):
-    task = get_task("linear", n_dims=8)
-    p = task.sample(50, 8, seed=4, shift=shift)
-    w = weights(task, B=50, seed=4)
-    torch.testing.assert_close(p.ys, (p.xs * w[:, None]).sum(-1), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(p.targets, (p.queries * w[:, None]).sum(-1), rtol=1e-4, atol=1e-4)
-
-
-def test_scale():
-    plain, scaled = (get_task("linear").sample(10, 5, shift=s) for s in (None, "scale"))
-    assert torch.equal(scaled.xs, 3 * plain.xs)
-    assert get_shift("scale").normaliser(get_task("linear")) == 180
-    assert get_shift("scale").normaliser(get_task("quadratic")) == 20 * 81
-    assert get_shift("scale").normaliser(get_task("decision_tree")) == 1
-    assert get_shift("scale").normaliser(get_task("linear", n_dims=2, bias=True)) == 19
-
-
 def test_quadratic_and_network_values_by_hand():
     x = get_task("quadratic", n_dims=3).sample(4, 5, seed=2)
     w = Random(2, 4).normal("w", 3)
@@ -167,108 +119,191 @@ def test_quadratic_and_network_values_by_hand():
     torch.testing.assert_close(x.ys, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("d", [20, 5, 2])
-def test_half_subspace(d):
-    p = get_task("linear", n_dims=d).sample(500, 41, seed=0, shift="half_subspace")
-    singular = torch.linalg.svdvals(p.xs.double())
-    assert (singular[:, d // 2 :] < 1e-4 * singular[:, :1]).all(), "rank d/2"
-    assert (singular[:, d // 2 - 1] > 1e-3).all(), "and not less"
-    near(p.xs.square().sum(-1).mean() / d, 1, 0.02)
-    first, second = (torch.linalg.svd(x).Vh[: d // 2] for x in p.xs[:2].double())
-    assert (first @ second.T).norm() < 0.99 * math.sqrt(d // 2), "another subspace for every prompt"
-    near((p.xs.flatten(0, 1).T @ p.xs.flatten(0, 1) / (500 * 41) - torch.eye(d)).abs().max(), 0, 0.2)
+def test_noise_is_on_labels_and_not_on_targets():
+    p = get_task("noisy_linear", noise=0.5).sample(3000, 10, seed=0)
+    near((p.ys - p.targets).std(), 0.5, 0.02)
+    assert torch.equal(p.targets, get_task("linear").sample(3000, 10, seed=0).ys)
 
 
-def test_skewed():
-    p = get_task("linear", n_dims=4).sample(40, 4000, seed=0, shift="skewed")
-    eigenvalues = torch.linalg.eigvalsh(p.xs.mT @ p.xs / 4000).flip(-1).mean(0)
-    expected = 1 / torch.arange(1, 5) ** 2
-    torch.testing.assert_close(eigenvalues, 4 * expected / expected.sum(), rtol=0.02, atol=0)
+def test_a_curriculum_s_prompts_have_fewer_dimensions():
+    whole, part = (get_task("linear", n_dims=5).sample(4, 6, seed=1, dims=dims) for dims in (None, 2))
+    assert torch.equal(part.xs[..., :2], whole.xs[..., :2]) and not part.xs[..., 2:].any()
+    assert not torch.equal(part.ys, whole.ys)
 
 
-def test_random_quadrants():
-    p = get_task("linear", n_dims=6).sample(100, 50, seed=0, shift="random_quadrants")
-    signs = p.xs.sign()
-    assert (signs == signs[:, :1]).all() and not (signs[:1] == signs[1:2]).all()
-    near((p.queries.sign() == signs).float().mean(), 0.5, 0.02)
-    assert torch.equal(p.xs.abs(), p.queries.abs())
+def test_which_baselines_a_curve_is_read_against():
+    assert get_task("linear").usual_baselines() == get_task("linear").usual_baselines("scale") == ("least_squares",)
+    for task, shift in (("linear", "noise"), ("linear", "label_noise"), ("noisy_linear", "none")):
+        assert get_task(task).usual_baselines(shift) == ("optimal", "least_squares")
+    assert get_task("linear", bias=True).usual_baselines() == ("optimal", "least_squares")
+    assert get_task("sparse_linear").usual_baselines("noise") == ("optimal", "lasso", "least_squares")
+    assert get_task("decision_tree").usual_baselines() == ("greedy_tree", "knn")
 
 
-def test_orthogonal_query():
-    task = get_task("linear", n_dims=12)
-    p = task.sample(50, 12, seed=0, shift="orthogonal_query")
-    products = (p.queries @ p.xs.mT).tril(-1)
-    near(products.abs().max(), 0, 1e-4)
-    near((p.queries.norm(dim=-1) - math.sqrt(12)).abs().max(), 0, 1e-4)
-    assert torch.equal(p.xs, task.sample(50, 12, seed=0).xs)
-    with pytest.raises(ValueError, match="n_points under shift orthogonal_query: got 13, allowed: at most 12"):
-        task.sample(50, 13, shift="orthogonal_query")
+CUBIC = '''
+from minicl.settings import setting
+from minicl.tasks import Task, dot
+
+class cubic(Task):
+    """y = gain · w·x³ / √15"""
+
+    gain: float = setting(1.0, "factor of the labels", above=0)
+    baselines = ("averaging",)
+
+    def function(self, random):
+        w = random.normal("w", self.n_dims)
+        return lambda xs: self.gain * dot(w, xs**3) / 15**0.5
+'''
 
 
-def test_repeated_query():
-    p = get_task("linear").sample(400, 6, seed=0, shift="repeated_query")
-    same = (p.queries[:, :, None] == p.xs[:, None]).all(-1)  # (B, query, point)
-    for i in range(1, 6):
-        assert (same[:, i].sum(-1) == 1).all() and not same[:, i, i:].any()
-        near((same[:, i, :i].float().mean(0) - 1 / i).abs().max(), 0, 0.1)
-    assert not same[:, 0].any()
+def test_a_class_of_ones_own_is_a_few_lines_in_a_file(tmp_path, monkeypatch):
+    (tmp_path / "my.py").write_text(CUBIC)
+    task = get_task(f"{tmp_path}/my.py:cubic", n_dims=2, gain=2.0)
+    p, w = task.sample(3, 4, seed=5), Random(5, 3).normal("w", 2)
+    torch.testing.assert_close(p.ys, 2 * (p.xs**3 * w[:, None]).sum(-1) / 15**0.5)
+    assert task.settings() == {"gain": 2.0} and task.usual_baselines("noise") == ("averaging",)
+    assert task.normaliser == 2.0 and task.name == f"{tmp_path}/my.py:cubic"
+    assert get_task(task.name, n_dims=2, gain=2.0) == task
+    monkeypatch.chdir(tmp_path)
+    assert get_task("my.py:cubic").sample(2, 2).ys.shape == (2, 2), "the same file by another path"
+    (tmp_path / "my.py").write_text(CUBIC.replace("1.0", "3.0"))
+    assert get_task(task.name).gain == 3.0, "an edited file is read again"
 
 
-@pytest.mark.parametrize("shift", ALL_SHIFTS)
-def test_every_curve_starts_near_one(shift):
-    for name in ("linear", "sparse_linear", "decision_tree", "relu_2nn"):
-        task = get_task(name)
-        p = task.sample(3000, 20, seed=9, shift=shift)
-        near(p.targets.square().mean() / get_shift(shift).normaliser(task), 1, 0.12)
-    assert len(get_shift(shift).summary) > 20 and type(get_shift(shift)).__doc__ != Shift.__doc__
+@pytest.mark.parametrize("line", ["@dataclass(frozen=True)", ""])
+def test_a_class_of_ones_own_may_extend_another(tmp_path, line):
+    source = f"from dataclasses import dataclass\nfrom minicl.tasks import SparseLinear\n{line}\n"
+    source += "class twice(SparseLinear):\n    times: int = 2\n    def function(self, random):\n"
+    source += "        f = super().function(random)\n        return lambda xs: self.times * f(xs)\n"
+    (tmp_path / "my.py").write_text(source)
+    task = get_task(f"{tmp_path}/my.py:twice", sparsity=1, times=4)
+    assert torch.equal(task.sample(2, 3).ys, 4 * get_task("sparse_linear", sparsity=1).sample(2, 3).ys)
+    with pytest.raises(InputError, match="sparsity: got 21, allowed: at most n_dims = 20"):
+        get_task(f"{tmp_path}/my.py:twice", sparsity=21)
 
 
-@pytest.mark.parametrize("n", [0, 1])
-@pytest.mark.parametrize("shift", [None, *ALL_SHIFTS])
-def test_few_points(shift, n):
-    p = get_task("linear").sample(3, n, shift=shift)
-    assert [t.shape for t in p] == [(3, n, 20), (3, n), (3, n, 20), (3, n)]
+def test_what_a_class_of_ones_own_prints_goes_aside(tmp_path, capsys):
+    (tmp_path / "my.py").write_text(CUBIC.replace("        w =", "        print('drawn')\n        w ="))
+    get_task(f"{tmp_path}/my.py:cubic").sample(2, 3)
+    printed = capsys.readouterr()
+    assert printed.out == "" and "drawn" in printed.err
 
 
-def test_a_class_of_ones_own_is_a_few_lines():
-    @TASKS("cubic")
-    class Cubic(get_task("linear").__class__):
-        """y = Σ x³."""
+CLASS = "from minicl.tasks import Task\nimport torch\nclass f(Task):\n"
+FUNCTION = CLASS + "    def function(self, random):\n        "
 
-        power: int = 3
 
-        def function(self, random):
-            return lambda xs: (xs**self.power).sum(-1)
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        ("import nonsense_module", ("failed to import", "nonsense_module")),
+        ("class f(Task", ("failed to import", "SyntaxError")),
+        ("raise SystemExit(0)", ("failed to import", "SystemExit")),
+        ("class g:\n    pass", ("has no 'f'", "it has: g")),
+        ("f = 3", ("int", "a subclass of minicl.tasks.Task")),
+        ("class f:\n    pass", ("got f", "a subclass of minicl.tasks.Task")),
+        (CLASS + "    gain: float", ("its settings cannot be read", "gain")),
+        (CLASS + "    parts: list = []", ("its settings cannot be read", "parts")),
+        (CLASS + "    pass", ("it failed", "does not say how to draw a function")),
+        (FUNCTION + "return lambda xs: xs @ 3", ("it failed", "TypeError")),
+        (FUNCTION + "raise SystemExit(0)", ("it failed", "SystemExit")),
+        (FUNCTION + "return lambda xs: 3", ("values: got int", "a tensor")),
+        (FUNCTION + "return lambda xs: xs", ("values: got shape (2, 3, 20)", "(B, n)")),
+        (FUNCTION + "return lambda xs: xs[..., 0].double()", ("torch.float64", "torch.float32")),
+        (FUNCTION + "return lambda xs: xs[..., 0] / 0", ("NaN or infinity", "finite")),
+        (FUNCTION + "return lambda xs: xs[..., 0] + torch.randn(1)", ("others each time", "`random`")),
+        (FUNCTION + "return lambda xs: (xs - xs.mean(0))[..., 0]", ("alone in its batch", "their own prompt")),
+        (FUNCTION + "return lambda xs: xs[..., 0]\n    normaliser = 0.0", ("normaliser: got 0.0", "above 0")),
+    ],
+)
+def test_a_bad_file_is_one_clear_line(tmp_path, source, words):
+    (tmp_path / "my.py").write_text(source)
+    with pytest.raises(InputError) as error:
+        get_task(f"{tmp_path}/my.py:f")
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
 
-    try:
-        task = get_task("cubic", n_dims=2)
-        p = task.sample(3, 4)
-        torch.testing.assert_close(p.ys, p.xs[..., 0] ** 3 + p.xs[..., 1] ** 3)
-    finally:
-        del TASKS["cubic"]
+
+TINY = {"n_dims": 2, "examples": 3, "max_examples": 8, "n_layer": 1, "n_head": 1, "n_embd": 8, "batch_size": 8}
+TINY |= {"steps": 10, "log_every": 5, "save_every": 5, "validate": 16, "threads": 1, "warmup": 2}
+FLAGS = [part for name, value in TINY.items() for part in ("--" + name.replace("_", "-"), value)]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a task of one's own, on a machine where nothing has been trained yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "my.py").write_text(CUBIC)
+    return tmp_path
+
+
+def test_a_class_of_ones_own_is_trained_and_evaluated(cli, here, monkeypatch):
+    train = ["train", "--task", "my.py:cubic", *FLAGS, "--out", "run"]
+    result = cli(*train, "--gain", 2, "--json")
+    assert result.returncode == 0 and json.loads(result.stdout)["step"] == 10, result.stderr
+    assert (here / "run" / "task.py").read_text() == CUBIC
+    saved = json.loads((here / "run" / "config.json").read_text())
+    assert (saved["data"]["task"], saved["data"]["gain"]) == ("task.py:cubic", 2.0)
+    assert "is finished: 10 steps" in cli(*train, "--gain", 2).stderr
+    assert_one_line(cli(*train, "--gain", 3), "gain 2.0 there, 3.0 here")
+
+    (here / "my.py").unlink()  # the run explains itself
+    shutil.move(here / "run", here / "moved")
+    settings = ["--prompts", 500, "--lengths", "0,3", "--json"]
+    records = json.loads(cli("evaluate", "moved", *settings).stdout)
+    assert [(r["method"], r["task"]) for r in records] == [("ar", "cubic"), ("averaging", "cubic")]
+    mine = get_task(f"{here}/moved/task.py:cubic", n_dims=2, gain=2.0).sample(500, 4, seed=0)
+    zero = float(mine.targets[:, 0].double().square().mean()) / 2  # without examples, averaging answers 0
+    assert records[1]["mean"][0] == pytest.approx(zero, rel=1e-5), "the prompts are the run's own, with its gain"
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "elsewhere"))
+    assert_one_line(cli("evaluate", "moved", *settings), "task.py", "minicl evaluate moved", "--trust")
+    assert json.loads(cli("evaluate", "moved", *settings, "--trust").stdout) == records
+
+
+def test_a_class_of_ones_own_on_the_command_line(cli, here):
+    text = cli("train", "--task", "my.py:cubic", "--help").stdout
+    assert "settings of task cubic" in text and "--gain FLOAT" in text and "factor of the labels (1.0)" in text
+    assert "--gain" in cli("train", "--task=my.py:cubic", "--help").stdout
+    assert "--gain" not in cli("train", "--help").stdout
+    train = ["train", "--task", "my.py:cubic", *FLAGS, "--out", "run"]
+    assert_one_line(cli(*train, "--gain", 0), "gain: got 0.0", "above 0")
+    assert_one_line(cli(*train, "--gain", "much"), "--gain", "'much'")
+    assert_one_line(cli(*train, "--sparsity", 2), "sparsity", "task cubic does not have", "gain")
+    assert_one_line(cli("train", "--task", "my.py:cubi", "--help"), "has no 'cubi'", "it has: cubic")
+    assert_one_line(cli("train", "--task", "gone.py:cubic"), "there is no file 'gone.py'")
+    (here / "my.py").write_text(CUBIC.replace("gain", "steps"))
+    assert_one_line(cli(*train), "setting of task", "steps", "names that are not settings of every run")
+    assert not (here / "run").exists()
+
+
+def test_a_task_is_a_class_and_its_settings():
+    config = Config.make("tiny", task="sparse_linear", n_dims=4, sparsity=2)
+    assert config.task == get_task("sparse_linear", n_dims=4, sparsity=2)
+    assert issubclass(task_class("linear"), Task) and config.to_json()["data"]["sparsity"] == 2
 
 
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: get_task("liner"), ("task", "'liner'", "did you mean linear?", "decision_tree")),
+        (
+            lambda: get_task("liner"),
+            ("task", "'liner'", "did you mean linear?", "decision_tree", "path/to/file.py:name"),
+        ),
         (lambda: get_task("sparse_linear", sparsity=21), ("sparsity", "21", "at most n_dims = 20")),
         (lambda: get_task("sparse_linear", sparsity=0), ("sparsity", "0", "at least 1")),
-        (lambda: get_task("decision_tree", depth=0), ("depth", "0", "at least 1")),
-        (lambda: get_task("decision_tree", depth=99), ("depth", "99", "at most 16")),
+        (lambda: get_task("decision_tree", depth=0), ("depth", "0", "from 1 to 16")),
+        (lambda: get_task("decision_tree", depth=99), ("depth", "99", "from 1 to 16")),
         (lambda: get_task("noisy_linear", noise=-1), ("noise", "-1", "at least 0")),
         (lambda: get_task("noisy_linear", noise=math.nan), ("noise", "nan")),
         (lambda: get_task("linear", n_dims=0), ("n_dims", "0")),
+        (lambda: get_task("linear", bias=2), ("bias", "2", "bool")),
         (lambda: get_task("linear", sparsity=2), ("setting of task linear", "sparsity", "n_dims, bias")),
         (lambda: get_task("relu_2nn", hidden=2.5), ("hidden", "2.5")),
-        (lambda: get_shift("scales"), ("shift", "scales", "did you mean scale?")),
-        (lambda: get_shift("scale", factor=0), ("factor", "0", "above 0")),
-        (lambda: get_shift("noise", size=2), ("setting of shift noise", "size", "offset")),
         (lambda: get_task("linear").sample(0, 5), ("batch_size", "0")),
         (lambda: get_task("linear").sample(2, -1), ("n_points", "-1")),
         (lambda: get_task("linear").sample(2, 3, seed=-1), ("seed", "-1")),
         (lambda: get_task("linear").sample(2, 3, seed=0.5), ("seed", "0.5")),
-        (lambda: get_task("linear", n_dims=1).sample(2, 3, shift="half_subspace"), ("n_dims", "1", "at least 2")),
     ],
 )
 def test_bad_parameters_name_the_argument(call, words):

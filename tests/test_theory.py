@@ -9,7 +9,8 @@ from conftest import EVERY, assert_one_line
 
 from minicl import theory
 from minicl.config import Config
-from minicl.train import train
+from minicl.masks import STRATEGIES, Strategy
+from minicl.training import train_run
 
 
 @pytest.fixture(scope="module")
@@ -20,22 +21,22 @@ def problem():
 
 def test_prefix_is_gradient_descent_at_every_layer(problem):
     X, y, _, eta = problem
-    found = theory.weights("prefix", X, y, eta, layers=12)
+    steps = theory.weights("prefix", X, y, eta, layers=12)
     for b in range(len(X)):
         x, target, w = X[b].numpy(), y[b].numpy(), numpy.zeros(4)
         for layer in range(1, 13):
             w = w - float(eta[b]) * x.T @ (x @ w - target)
-            numpy.testing.assert_allclose(found[layer, b], w, rtol=0, atol=1e-10)
+            numpy.testing.assert_allclose(steps[layer, b], w, rtol=0, atol=1e-10)
 
 
 def test_a_start_other_than_zero(problem):
     X, y, _, eta = problem
     w0 = torch.tensor([1.0, -2.0, 0.5, 0.0]).double().expand(6, 4)
-    found = theory.weights("prefix", X, y, eta, layers=3, w0=w0)
+    steps = theory.weights("prefix", X, y, eta, layers=3, w0=w0)
     w = w0
     for layer in range(1, 4):
         w = w - eta.view(-1, 1) * (X.mT @ (X @ w.unsqueeze(-1) - y.unsqueeze(-1)))[..., 0]
-        torch.testing.assert_close(found[layer], w, rtol=0, atol=1e-10)
+        torch.testing.assert_close(steps[layer], w, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("mask", EVERY)
@@ -60,8 +61,8 @@ def test_three_layers_by_hand():
         torch.tensor([0.1]).double(),
     )
 
-    def line(found):
-        return found[:, 0, 0].tolist()
+    def line(steps):
+        return steps[:, 0, 0].tolist()
 
     assert line(theory.weights("invicl", X, y, eta, 3)) == pytest.approx([0, 1.1, 1.65, 1.881])
     assert line(theory.literal_invicl(X, y, eta, 2)) == pytest.approx([0, 1.1, 2.0])
@@ -99,9 +100,9 @@ def test_invicl_s_mask_is_gradient_descent_for_two_layers(problem):
 def test_ar_is_online_gradient_descent(problem):
     X, y, _, eta = problem
     for mask in ("ar", "nope"):
-        found = theory.weights(mask, X, y, eta, 12)
+        steps = theory.weights(mask, X, y, eta, 12)
         torch.testing.assert_close(
-            found, theory.optimiser("online gradient descent", X, y, eta, 12), rtol=0, atol=1e-10
+            steps, theory.optimiser("online gradient descent", X, y, eta, 12), rtol=0, atol=1e-10
         )
 
 
@@ -130,6 +131,45 @@ def test_verdicts():
     assert theory.verdict([1, 0.5, float("inf")]) == "diverges"
 
 
+def test_a_layered_mask_takes_each_layer_s_own_step(problem):
+    """Two layers of boe, then prefix: the same as carrying the labels over by hand."""
+    X, y, _, eta = problem
+
+    def late(q, k, layer):
+        return STRATEGIES["prefix" if layer > 2 else "boe"](q, k)
+
+    layered = theory.weights(Strategy("late", late), X, y, eta, 5)
+    torch.testing.assert_close(layered[:3], theory.weights("boe", X, y, eta, 2), rtol=0, atol=1e-12)
+    step, label, w = eta.view(-1, 1), y, torch.zeros_like(X[:, 0])
+    for layer in range(1, 6):
+        before, gram = label, X @ X.mT
+        if layer <= 2:
+            gram = gram * torch.eye(X.shape[1], dtype=X.dtype)
+        w = w + step * (X.mT @ before.unsqueeze(-1))[..., 0]
+        label = before - step * (gram @ before.unsqueeze(-1))[..., 0]
+        torch.testing.assert_close(layered[layer], w, rtol=0, atol=1e-10)
+
+
+def test_whom_the_query_sees_is_what_its_weights_are_made_of(problem):
+    X, y, _, eta = problem
+    half = Strategy("half", STRATEGIES["boe"].sees, query=lambda q, k: k.example < 4)
+    alone = theory.weights("boe", X[:, :4], y[:, :4], eta, 3)
+    torch.testing.assert_close(theory.weights(half, X, y, eta, 3), alone, rtol=0, atol=1e-12)
+    both = Strategy("both", STRATEGIES["invicl"].sees, copies=2, query=lambda q, k: k.copy >= 0)
+    first = theory.weights(both, X, y, eta, 1)[1]
+    torch.testing.assert_close(first, 2 * theory.weights("invicl", X, y, eta, 1)[1], rtol=0, atol=1e-12)
+
+
+def test_records_of_masks_of_ones_own():
+    asks = Strategy("asks", lambda q, k: k.is_query & ~q.is_query, sees_query=True)
+    records = theory.compare([asks, "boe"], prompts=8, rates=[0.5])
+    assert [(r["mask"], r["linear"], r["optimiser"]) for r in records] == [
+        ("asks", False, None),
+        ("boe", True, "constant gradient"),
+    ]
+    assert "asks: the context sees the query" in theory.table(records)
+
+
 def test_command(cli, tmp_path):
     result = cli("theory", "--json", "--plot", "t.png", "--prompts", 20)
     records = json.loads(result.stdout)
@@ -139,24 +179,78 @@ def test_command(cli, tmp_path):
         for key in ("distance", "layers", "from_gradient_descent", "from_optimiser", "optimiser_distance"):
             assert len(r[key]) == 13
     assert (tmp_path / "t.png").exists()
-    text = cli("theory", "--mask", *EVERY, "--prompts", 20).stdout
+    text = cli("theory", "--masks", ",".join(EVERY), "--prompts", 20).stdout
     assert "prefix is gradient descent at every layer" in text and "not from layer 1 on" in text
     assert "saicl: the context sees the query" in text
-    assert_one_line(cli("theory", "--layers", 1), "layers", "at least 2")
-    assert_one_line(cli("theory", "--rates", 0), "rates", "above 0")
-    assert_one_line(cli("theory", "--run", "gone"), "gone", "no such folder")
+
+
+def test_flags_of_the_command(cli, tmp_path):
+    (tmp_path / "my.py").write_text("def mine(q, k, layer):\n    return (k.example < q.example) & (layer > 1)\n")
+    flags = (
+        "--mask",
+        "ar,my.py:mine",
+        "--rates",
+        "0.3,0.2",
+        "--layers",
+        3,
+        "--examples",
+        4,
+        "--n-dims",
+        2,
+        "--seed",
+        5,
+    )
+    records = json.loads(cli("theory", *flags, "--prompts", 8, "--json").stdout)
+    assert [(r["mask"], r["rate"]) for r in records] == [(m, rate) for rate in (0.3, 0.2) for m in ("ar", "my.py:mine")]
+    expected = theory.compare(["ar"], prompts=8, n=4, d=2, layers=3, rates=[0.3, 0.2], seed=5)
+    assert [r for r in records if r["mask"] == "ar"] == expected
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["--layers", 1], ("layers", "at least 2")),
+        (["--rates", "0"], ("rates", "above 0")),
+        (["--rates", "0.1,much"], ("--rates", "0.1,much", "numbers with commas")),
+        (["--masks", ""], ("masks", "at least one")),
+        (["--masks", "invcl"], ("did you mean invicl?",)),
+        (["--prompts", 2], ("prompts", "at least 8")),
+        (["--run", "gone"], ("gone", "no such folder")),
+        (["--run", "gone", "--layers", 3], ("--layers", "--run")),
+        (["--run", "gone", "--n-dims", 3], ("--n-dims", "--run")),
+        (["--plot", "t.xyz"], ("t.xyz", ".png")),
+    ],
+)
+def test_bad_input_is_one_line(cli, argv, words):
+    assert_one_line(cli("theory", *argv), *words)
+
+
+TINY = {"n_dims": 2, "examples": 4, "max_examples": 8, "n_layer": 2, "n_head": 2, "n_embd": 16, "steps": 20}
+TINY |= {"save_every": 20, "threads": 1}
 
 
 def test_which_optimiser_a_run_resembles(cli, tmp_path):
-    config = Config.make(
-        "demo", n_dims=2, examples=4, max_examples=8, n_layer=2, n_head=2, n_embd=16, steps=20, save_every=20, threads=1
-    )
-    train(config, tmp_path / "run")
+    train_run(Config.make("tiny", **TINY), tmp_path / "run")
     rows = json.loads(cli("theory", "--run", "run", "--prompts", 600, "--json", "--plot", "r.png").stdout)
     assert [r["layer"] for r in rows] == [0, 1, 2]
     assert min(rows[0]["descent"]) == rows[0]["descent"][0], "before the first layer a query knows nothing: no step"
     assert (tmp_path / "r.png").exists()
     assert "nearest Newton" in cli("theory", "--run", "run", "--prompts", 64).stdout
+
+
+def test_a_run_that_brings_code_needs_trust(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "here"))
+    (tmp_path / "my.py").write_text("def mine(q, k, layer):\n    return (k.example < q.example) & (layer > 1)\n")
+    train_run(Config.make("tiny", mask=f"{tmp_path}/my.py:mine", **TINY), tmp_path / "run")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    flags = ("theory", "--run", "run", "--prompts", 64, "--json")
+    assert_one_line(cli(*flags), "mask.py", "--trust")
+    assert len(json.loads(cli(*flags, "--trust").stdout)) == 3
+
+
+def test_only_linear_tasks_have_such_optimisers(cli, tmp_path):
+    train_run(Config.make("tiny", task="decision_tree", **TINY), tmp_path / "run")
+    assert_one_line(cli("theory", "--run", "run"), "task", "decision_tree", "noisy_linear")
 
 
 def test_newton_s_iteration_ends_at_least_squares():

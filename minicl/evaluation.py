@@ -1,0 +1,336 @@
+"""`minicl evaluate`: from run folders to curves with error bars. It returns numbers, which draw.py draws.
+
+Every model and baseline of a task answers the same seeded prompts, so differences are paired. A result is kept in its
+run's folder together with what it depends on: the same evaluation is read, another one is added.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from minicl import checkpoint, plugins, runs, stats
+from minicl.answers import answers
+from minicl.baselines import BASELINES, get_baseline
+from minicl.checks import InputError, check, check_int, choose
+from minicl.config import Config
+from minicl.devices import auto_device, device_of, use_threads
+from minicl.model import Transformer
+from minicl.shifts import SHIFTS, get_shift
+from minicl.store import Store
+from minicl.tasks import Task
+from minicl.text import names, whole_numbers
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Which prompts a curve is measured on."""
+
+    shift: str = "none"
+    lengths: tuple[int, ...] = tuple(range(101))
+    prompts: int = 1280
+    seed: int = 0
+
+    def of(self, task: Task, device="cpu"):
+        """The prompts of a task, with the lengths that make sense under the shift."""
+        most = get_shift(self.shift).most_points(task)
+        lengths = [n for n in self.lengths if n < most]
+        check(lengths, f"lengths under shift {self.shift}", min(self.lengths), f"below {most}")
+        return task.sample(self.prompts, max(lengths) + 1, self.seed, shift=self.shift, device=device), lengths
+
+
+def squared_errors(method: Any, task: Task, prompts: Prompts) -> tuple[numpy.ndarray, list[int]]:
+    """(prompts, lengths) squared errors over the normaliser, of a model or a baseline; and the lengths."""
+    p, lengths = prompts.of(task, device_of(method))
+    if hasattr(method, "curve"):
+        answer = method.curve(p.xs, p.ys, p.queries)[:, lengths]
+    else:
+        answer = answers(method, p.xs, p.ys, p.queries, lengths)
+    errors = (answer - p.targets[:, lengths]).square() / get_shift(prompts.shift).normaliser(task)
+    return errors.double().cpu().numpy(), lengths
+
+
+def record(prompts: Prompts, task: Task, method: str, lengths: list[int], errors: numpy.ndarray, **more) -> Record:
+    """A curve: its mean over prompts at every length, with the interval of that mean."""
+    low, high = stats.bootstrap(errors)
+    return {
+        "run": None,
+        "step": None,
+        "shift": prompts.shift,
+        "method": method,
+        "lengths": lengths,
+        "mean": errors.mean(0).tolist(),
+        "low": low.tolist(),
+        "high": high.tolist(),
+        "interval": stats.INTERVAL,
+        "prompts": prompts.prompts,
+        "seed": prompts.seed,
+        "n_dims": task.n_dims,
+        "task": plugins.short(task.name),
+        **more,
+    }
+
+
+def depends_on(config: Config, prompts: Prompts) -> Record:
+    """What any curve on these prompts of a run's task depends on."""
+    saved = config.to_json()
+    task = {"name": saved["data"]["task"], "code": saved["code"].get("task"), **asdict(config.task)}
+    return {**stats.basis(), **asdict(prompts), "task": task}
+
+
+def measure_baseline(task: Task, prompts: Prompts, name: str) -> tuple[Record, numpy.ndarray]:
+    """A baseline's record and its errors."""
+    print(f"evaluating {name}, {prompts.shift}", file=sys.stderr, flush=True)
+    more = {"task": task, "shift": prompts.shift} if name == "optimal" else {}
+    errors, lengths = squared_errors(get_baseline(name, **more), task, prompts)
+    return record(prompts, task, name, lengths, errors), errors
+
+
+def usual_length(config: Config) -> int:
+    """The longest context to ask about: 2.5 times the training length, if there are positions for it."""
+    usual = int(2.5 * config.data.examples)
+    return min(usual, config.model.max_examples) if config.model.resolved_positions == "absolute" else usual
+
+
+def choose_lengths(run: str, config: Config, lengths: Sequence[int] | None, most: Callable[[int], int] | None):
+    """The context lengths to ask a run about; by default all from 0 to 2.5 times the training length."""
+    check(lengths is None or len(lengths), "lengths", "none", "at least one")
+    if lengths is None:
+        lengths = range((usual_length(config) if most is None else most(config.data.examples)) + 1)
+    for n in lengths:
+        check_int("lengths", n, least=0)
+    if config.model.resolved_positions == "absolute":
+        end, longest = config.model.max_examples, max(lengths)
+        check(longest <= end, f"examples for {run}", longest, f"at most {end}: its absolute positions end there")
+    return tuple(lengths)
+
+
+def choose_checkpoints(run: str | Path, which: str | Sequence[int]) -> dict[int, Path]:
+    """{step: file} of the checkpoints that are asked for; for `last`, the last one that is whole."""
+    files = dict(sorted(checkpoint.checkpoints(run).items()))
+    if not files:
+        raise InputError(f"{run}: has no checkpoint yet")
+    if which == "last":
+        step = checkpoint.newest(run)["step"]
+        return {step: files[step]}
+    if which == "all":
+        return files
+    for step in which:
+        check(step in files, f"checkpoints of {run}", step, ", ".join(map(str, files)))
+    return {step: files[step] for step in which}
+
+
+class Evaluation:
+    """Run folders, and what is to be measured on them."""
+
+    def __init__(
+        self,
+        folders: str | Path | Sequence[str | Path],
+        shifts: str | Sequence[str] = "none",
+        lengths: Sequence[int] | None = None,
+        max_examples: int | str | None = None,
+        checkpoints: str | Sequence[int] = "last",
+        baselines: str | Sequence[str] = "auto",
+        prompts: int = 1280,
+        seed: int = 0,
+        threads: int | None = None,
+        trust: bool = False,
+    ):
+        check_int("prompts", prompts, least=2)
+        check_int("seed", seed, least=0)
+        folders = [folders] if isinstance(folders, str | Path) else folders
+        once = {Path(folder).resolve(): str(folder) for folder in reversed(folders)}  # however it is written
+        self.runs = {folder: runs.read_config(folder, trust) for folder in reversed(once.values())}
+        self.threads, self.trust, self.baselines = threads, trust, _baselines(baselines)
+        self.files = {folder: choose_checkpoints(folder, checkpoints) for folder in self.runs}
+        most, shifts = longest_from(max_examples), _shifts(shifts)
+        self.prompts = {
+            folder: [Prompts(shift, choose_lengths(folder, config, lengths, most), prompts, seed) for shift in shifts]
+            for folder, config in self.runs.items()
+        }
+
+    def load(self, file: Path) -> Transformer:
+        return runs.load(file, device=auto_device(), trust=self.trust)
+
+    def results(self) -> list[tuple[Record, numpy.ndarray]]:
+        """(record, errors) of every run × step × shift, then of the baselines of every task × shift.
+
+        What makes no sense (a shift for this task, a baseline for this size) or is gone is left out, and named.
+        """
+        results, done = [], []
+        for run, config in self.runs.items():
+            for step, file in self.files[run].items():
+                model = functools.cache(functools.partial(self.load, file))
+                for prompts in self.prompts[run]:
+                    with left_out(), use_threads(self.threads or config.machine.threads):
+                        results.append(self._model(run, config, step, file, prompts, model))
+        for run, config in self.runs.items():
+            for prompts in self.prompts[run]:
+                usual = config.task.usual_baselines(prompts.shift) if self.baselines is None else self.baselines
+                for name in usual:
+                    given = depends_on(config, prompts) | {"method": name}
+                    if given not in done:
+                        done.append(given)
+                        with left_out(), use_threads(self.threads or config.machine.threads):
+                            results.append(self._baseline(run, config.task, prompts, name, given))
+        if not any(result["run"] for result, _ in results):
+            raise InputError("nothing could be evaluated")
+        return results
+
+    def _model(self, run, config, step, file, prompts, model):
+        given = depends_on(config, prompts) | {"step": step, "weights": _file_hash(file)}
+
+        def compute():
+            print(f"evaluating {run} step {step}, {prompts.shift}", file=sys.stderr, flush=True)
+            errors, lengths = squared_errors(model(), config.task, prompts)
+            more = {"run": run, "step": step}
+            more |= {"train_seed": config.train.seed, "trained_on": config.data.examples}
+            return record(prompts, config.task, config.method, lengths, errors, **more), errors
+
+        name = f"{config.method} {step} {prompts.shift}"
+        result, errors = Store(Path(run, "evaluation")).get_errors(name, given, compute)
+        return {**result, "run": run}, errors
+
+    @staticmethod
+    def _baseline(run, task, prompts, name, given):
+        store = Store(Path(run, "evaluation"))
+        return store.get_errors(f"{name} {prompts.shift}", given, lambda: measure_baseline(task, prompts, name))
+
+    def over_seeds(self, records: Sequence[Record]) -> list[Record]:
+        """Mean and range over the runs that differ only in their seed."""
+        return stats.over_seeds(records, lambda r: self.kind(r["run"]))
+
+    @functools.cache  # noqa: B019  (an evaluation lives as long as its command)
+    def kind(self, run: str) -> str:
+        """What a run shares with those that differ from it only in their seed."""
+        settings = self.runs[run].to_json()
+        settings["train"]["seed"], settings["machine"] = None, None
+        return json.dumps(settings, sort_keys=True)
+
+
+def evaluate(runs: str | Path | Sequence[str | Path], **settings) -> list[Record]:
+    """What `minicl evaluate --json` prints: `evaluate(["runs/a", "runs/b"], shifts="noise", lengths=[5, 10])`.
+
+    A record for every run, checkpoint and shift, then for every baseline, then mean and range over seeds. Settings are
+    those of the command: shifts, lengths, max_examples, checkpoints, baselines, prompts, seed, threads, trust.
+    """
+    evaluation = Evaluation(runs, **settings)
+    records = [r for r, _ in evaluation.results()]
+    return records + evaluation.over_seeds(records)
+
+
+@contextlib.contextmanager
+def left_out() -> Iterator[None]:
+    """What is refused inside is named and passed over."""
+    try:
+        yield
+    except InputError as error:
+        print(f"left out: {error}", file=sys.stderr)
+
+
+def _file_hash(file):
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise InputError(f"{file}: it is gone (a run that is still training replaces its checkpoints)") from None
+
+
+def _shifts(shifts):
+    """`all` means every shift there is, `none` only the training distribution."""
+    if shifts in ("all", "none"):
+        return tuple(SHIFTS) if shifts == "all" else ("none",)
+    chosen = names(shifts) if isinstance(shifts, str) else tuple(shifts)
+    check(chosen, "shifts", repr(shifts), f"all, none, or names: {', '.join(SHIFTS)}")
+    return tuple(choose("shifts", name, tuple(SHIFTS), also=", all") for name in chosen)
+
+
+def _baselines(baselines):
+    """None means those that each task names."""
+    if baselines in ("auto", "none"):
+        return None if baselines == "auto" else ()
+    chosen = names(baselines) if isinstance(baselines, str) else tuple(baselines)
+    return tuple(choose("baselines", name, tuple(BASELINES), also=", auto, none") for name in chosen)
+
+
+def longest_from(most: int | str | None) -> Callable[[int], int] | None:
+    """A function from the training length to the longest context: `100`, or `2.5x` times the training length."""
+    if most is None:
+        return None
+    text = str(most)
+    try:
+        number = float(text.removesuffix("x"))
+        ok = 0 < number < 1e6 and (text.endswith("x") or number == int(number))
+    except ValueError:
+        ok = False
+    check(ok, "max-examples", repr(text), "a whole number above 0, or a factor such as 2.5x")
+    return lambda length: max(1, int(number * length)) if text.endswith("x") else int(number)
+
+
+def steps(text: str) -> str | tuple[int, ...]:
+    """The value of --checkpoints: last, all, or steps."""
+    return text if text in ("last", "all") else whole_numbers(text)
+
+
+def add_run_arguments(parser) -> None:
+    """The flags of every command that reads run folders."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    parser.add_argument(
+        "--max-examples", metavar="N", help="longest context: a number, or a factor such as 2.5x (2.5x)"
+    )
+    parser.add_argument("--lengths", type=whole_numbers, metavar="N,N,…", help="only these numbers of examples")
+    parser.add_argument(
+        "--checkpoints", type=steps, default="last", metavar="STEPS", help="last, all, or steps with commas (last)"
+    )
+    parser.add_argument("--threads", type=int, metavar="K", help="CPU threads (as many as the run was trained with)")
+    parser.add_argument("--trust", action="store_true", help="run the mask.py or task.py that came with a run folder")
+    parser.add_argument("--json", action="store_true", help="print records instead of a table")
+    parser.add_argument("--plot", metavar="FILE", help="draw them")
+
+
+def check_run_arguments(args) -> None:
+    if args.threads is not None:
+        check_int("threads", args.threads, least=1, most=1024)
+    if args.plot is not None:
+        from minicl import draw
+
+        draw.check_ending(args.plot)
+
+
+def add_arguments(parser):
+    add_run_arguments(parser)
+    parser.add_argument("--shifts", default="none", metavar="S,S,…", help=f"all, none, or {', '.join(SHIFTS)} (none)")
+    parser.add_argument("--baselines", default="auto", metavar="B,B,…", help="auto, none, or names (auto)")
+    parser.add_argument("--prompts", type=int, default=1280, help="prompts for each curve (1280)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
+    parser.add_argument("--order", action="store_true", help="measure order sensitivity at the training length instead")
+    parser.add_argument("--permutations", type=int, default=16, help="--order: random orders of each prompt (16)")
+    parser.add_argument("--tolerance", type=float, default=0.1, help="--order: a change beyond it counts (0.1)")
+
+
+def run(args):
+    from minicl import draw, order, report
+
+    check_run_arguments(args)
+    names = ("shifts", "lengths", "max_examples", "checkpoints", "baselines", "prompts", "seed", "threads", "trust")
+    evaluation = Evaluation(args.runs, **{name: getattr(args, name) for name in names})
+    if args.order:
+        records = order.of_runs(evaluation, args.prompts, args.permutations, args.tolerance, args.seed)
+        text, picture = order.table, draw.order
+    else:
+        results = evaluation.results()
+        records = [r for r, _ in results]
+        records += evaluation.over_seeds(records)
+        text, picture = functools.partial(report.table, evaluation, results), draw.curves
+    print(json.dumps(records) if args.json else text(records))
+    if args.plot is not None:
+        draw.save(picture(records), args.plot)
+    return 0

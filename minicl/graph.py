@@ -1,0 +1,126 @@
+"""The mask as a graph: what can reach a prediction through the layers, and what a swap of inputs can change.
+
+Nothing here knows a model. A token after ℓ layers has heard of whatever the product of ℓ masks lets through.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from minicl.masks import Layout
+
+
+def reach(masks: Iterable[Tensor], tokens: int) -> Tensor:
+    """(…, T, T) bool: who can have heard of whom after these layers. A token always keeps itself (the residual)."""
+    heard = torch.eye(tokens, dtype=torch.bool)
+    for mask in masks:
+        heard = heard | (mask.float() @ heard.float() > 0)
+    return heard
+
+
+class Dependencies(NamedTuple):
+    """Which prediction can depend on which input: rows 0 … n−1 are the context predictions, row n is the query's."""
+
+    x: Tensor  # (n + 1, n) bool: on x_j
+    y: Tensor  # (n + 1, n) bool: on y_j
+    query: Tensor  # (n + 1,) bool: on the query's x
+
+    @property
+    def n(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def examples(self) -> Tensor:
+        """(n + 1, n) bool: on any part of example j."""
+        return self.x | self.y
+
+    @property
+    def leaks(self) -> list[int]:
+        """The examples whose prediction depends on their own label."""
+        return self.y[: self.n].diagonal().nonzero()[:, 0].tolist()
+
+    def equals(self, other: "Dependencies") -> bool:
+        return all(torch.equal(a, b) for a, b in zip(self, other, strict=True))
+
+
+def dependencies(layout: Layout, layers: int) -> Dependencies:
+    """Of a Layout with one query, through so many layers."""
+    t, n = layout.tokens, len(layout.context)
+    heard = reach(layout.masks(layers), len(t.copy)).float()
+    read = torch.cat([layout.context, layout.query])
+
+    def on(chosen):
+        """(n + 1, n): whether any token of this kind, of example j, was heard of."""
+        of_example = (t.example[:, None] == torch.arange(n)) & chosen[:, None]
+        return (heard @ of_example.float() > 0)[read]
+
+    return Dependencies(on(~t.is_label), on(t.is_label), heard[read][:, layout.query[0]] > 0)
+
+
+def inputs(layout: Layout) -> list[tuple[str, int]]:
+    """Which input each token is made of, as ("x", i), ("y", i) or ("query", −1). Copies share theirs."""
+    t = layout.tokens
+    rows = zip(t.example.tolist(), t.is_label.tolist(), t.is_query.tolist(), strict=True)
+    return [("query" if query else "y" if label else "x", example) for example, label, query in rows]
+
+
+def swap(kinds: str, i: int, j: int) -> dict[tuple[str, int], tuple[str, int]]:
+    """The exchange of inputs of examples i and j: of their labels ("y"), or of both x and y ("xy")."""
+    return {(kind, a): (kind, b) for kind in kinds for a, b in ((i, j), (j, i))}
+
+
+def sees(mask: Tensor) -> list[list[int]]:
+    """For each token the tokens that it sees."""
+    return [row.nonzero()[:, 0].tolist() for row in mask]
+
+
+def shown_after(seen: Sequence[list[list[int]]], inputs: Sequence, positions: Sequence[int], exchange: dict):
+    """The first layer at which the last token can tell that inputs were exchanged, or None.
+
+    `seen` has for each layer what `sees` returns. Decided by refining colours, as in the Weisfeiler-Leman test: a
+    token's new colour is its old one and the proportions of the colours that it sees, which is all that attention can
+    tell apart. It is exact for weights in general position.
+    """
+    before = list(zip(inputs, positions, strict=True))
+    after = [(exchange.get(i, i), p) for i, p in before]
+    numbers = {}  # a colour's history → a number, shared by both sides
+
+    def refine(colours, seen):
+        new = []
+        for own, tokens in zip(colours, seen, strict=True):
+            count = Counter(colours[k] for k in tokens)
+            common = math.gcd(*count.values())  # attention averages: it sees proportions, not counts
+            key = (own, frozenset((c, times // common) for c, times in count.items()))
+            new.append(numbers.setdefault(key, len(numbers)))
+        return new
+
+    same_in_all = all(layer is seen[0] for layer in seen)
+    kinds = 0
+    for layer, tokens in enumerate(seen, start=1):
+        before, after = refine(before, tokens), refine(after, tokens)
+        if before[-1] != after[-1]:
+            return layer
+        kinds, last = len({*before, *after}), kinds
+        if kinds == last and same_in_all:  # colours that are no finer than before stay as they are
+            break
+    return None
+
+
+def label_path(layout: Layout, layers: int, i: int) -> tuple[int, list[int]]:
+    """(the layer at which label i first reaches prediction i, the tokens on its way there)."""
+    goal = int(layout.context[i])
+    starts = ((layout.tokens.example == i) & layout.tokens.is_label).nonzero()[:, 0].tolist()
+    came_from, layer = dict.fromkeys(starts), 0
+    while goal not in came_from:
+        mask, layer = layout.masks(layers)[layer], layer + 1
+        reached = [(k, q) for k in list(came_from) for q in mask[:, k].nonzero()[:, 0].tolist() if q not in came_from]
+        for k, q in reached:
+            came_from.setdefault(q, k)
+    path = [goal]
+    while came_from[path[-1]] is not None:
+        path.append(came_from[path[-1]])
+    return layer, path[::-1]

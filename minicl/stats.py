@@ -1,0 +1,74 @@
+"""Means with error bars: intervals over prompts by bootstrap, spread over seeds, and when one method leads another."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import numpy
+
+INTERVAL = 0.90  # what an interval over prompts covers
+RESAMPLES = 1000
+VERSION = 1  # of what is computed: a change of it makes old results unread, not wrong
+
+
+def basis() -> dict[str, Any]:
+    """What every kept result depends on besides its own settings."""
+    return {"version": VERSION, "interval": INTERVAL, "resamples": RESAMPLES}
+
+
+def percent() -> str:
+    """The interval in words: 90 %."""
+    return f"{100 * INTERVAL:g} %"
+
+
+def resample(errors, seed: int = 0) -> numpy.ndarray:
+    """(RESAMPLES, columns): means over rows (prompts), drawn with replacement; the same draws for the same prompts."""
+    errors = numpy.asarray(errors, dtype=numpy.float64)
+    n = len(errors)
+    counts = numpy.random.default_rng(seed).multinomial(n, [1 / n] * n, size=RESAMPLES)
+    return counts @ errors / n
+
+
+def interval(means) -> numpy.ndarray:
+    """Low and high end, per column, of the range that holds the middle INTERVAL of rows."""
+    return numpy.quantile(means, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], axis=0)
+
+
+def bootstrap(errors, seed: int = 0) -> numpy.ndarray:
+    """Low and high end, per column, of the interval of the mean over rows (prompts)."""
+    return interval(resample(errors, seed))
+
+
+LEADS = (
+    "least error: means over seeds, compared prompt by prompt; decided if each method has at least 2 seeds, "
+    "all seeds agree, and the {} interval over prompts of the difference excludes 0"
+)
+
+
+def leads(errors, others) -> bool:
+    """Whether a method's error is surely below another's, each (seeds, prompts) on the same prompts."""
+    if min(len(errors), len(others)) < 2 or errors.mean(1).max() >= others.mean(1).min():
+        return False
+    return bool(bootstrap((others.mean(0) - errors.mean(0))[:, None])[0, 0] > 0)
+
+
+def over_seeds(records: Iterable[dict], kind: Callable[[dict], Hashable]) -> list[dict]:
+    """One more record for every group of runs that `kind` finds to be the same but for the seed: mean and range."""
+    groups = defaultdict(list)
+    for record in records:
+        if record["run"] is not None:
+            groups[kind(record), record["step"], record["shift"]].append(record)
+    return [_mean_and_range(members) for members in groups.values() if len(members) > 1]
+
+
+def _mean_and_range(members):
+    means = numpy.array([m["mean"] for m in members])
+    spread = {"mean": means.mean(0), "low": means.min(0), "high": means.max(0)}
+    return {
+        **members[0],
+        **{name: value.tolist() for name, value in spread.items()},
+        "run": None,
+        "runs": [m["run"] for m in members],
+        "train_seed": [m["train_seed"] for m in members],
+        "over": "seeds",
+    }

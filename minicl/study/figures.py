@@ -1,0 +1,206 @@
+"""What each figure of the study shows: of which runs, what is measured for it, and how it is drawn."""
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure as Picture
+
+from minicl import draw, stats
+from minicl.devices import auto_device, use_threads
+from minicl.evaluation import Prompts, depends_on, left_out, measure_baseline, usual_length
+from minicl.plugins import short
+from minicl.study import pictures
+from minicl.study.numbers import Numbers, Shelf
+from minicl.study.plan import PAPER_MASKS, SHIFTS, Run, Scale, config_of
+
+Measured = dict[Run, Numbers]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure. `draw` makes the picture from the numbers of the runs that there are."""
+
+    title: str
+    draw: Callable[[Shelf, Measured], Picture]
+    runs: tuple[tuple[str, str], ...] = ()  # (task, name)
+    measures: tuple[str, ...] = ()  # beside the curve of the last checkpoint: steps, shifts, probes, order
+    few: bool = False  # the smaller number of seeds is enough
+    compares: bool = False  # it compares masks, so that one's own may stand in it
+
+
+def figures(scale: Scale, masks: Iterable[str] = PAPER_MASKS) -> dict[int, Figure]:
+    """The figures by number. Masks of one's own stand beside the paper's where masks are compared."""
+    masks = tuple(masks)
+    pair = [mask for mask in ("ar", "invicl") if mask in masks] + [m for m in masks if m not in PAPER_MASKS]
+    grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl")
+    doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "boe+×2", "prefix+×2", "invicl, queries only")
+    asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
+    beyond_linear = _on("sparse_linear", pair) + _on("decision_tree", pair)
+    every = {
+        1: Figure(
+            "error against examples, early and late", _early_and_late, _on("linear", masks), ("steps",), compares=True
+        ),
+        2: Figure("sparse linear functions and decision trees", _early_and_late, beyond_linear, compares=True),
+        3: Figure("three shifts, early and late", _shifted, _on("linear", masks), ("shifts",), compares=True),
+        4: Figure(
+            "error against examples at every checkpoint", _growth, _on("linear", pair), ("steps",), compares=True
+        ),
+        5: Figure(
+            "error at 2.5 times the training length, against training step",
+            _steps, _on("linear", pair), ("steps",), compares=True,
+        ),
+        6: Figure("linear probes of four layers", _probes, _on("linear", pair), ("probes",), compares=True),
+        7: Figure(
+            "mask × positions, and doubled inputs", _controls, _on("linear", (*grid, *doubled)), ("order",), few=True
+        ),
+        8: Figure(
+            "losses, queries, and queries that do not see themselves",
+            _controls, _on("linear", ("prefix", "prefix, all tokens", *asked)), few=True,
+        ),
+        9: Figure("what a forward pass costs", _costs),
+        10: Figure("weights set by hand: the distance to w after each layer", _theory),
+    }  # fmt: skip
+    runs = tuple(dict.fromkeys(run for figure in every.values() for run in figure.runs))
+    return every | {11: Figure("error during training, of every run", _training, runs, few=True)}
+
+
+def _on(task, names):
+    return tuple((task, name) for name in names)
+
+
+def make_run(scale: Scale, task: str, name: str, seed: int) -> Run:
+    """The run that figures mean by (task, name) at a scale, with all that any figure measures on it."""
+    masks = PAPER_MASKS if name in PAPER_MASKS or "," in name or "+" in name else (*PAPER_MASKS, name)
+    shown_in = [figure for figure in figures(scale, masks).values() if (task, name) in figure.runs]
+    measures = frozenset(m for figure in shown_in for m in figure.measures)
+    return Run(task, name, seed, config_of(scale, task, name, seed), measures)
+
+
+def make_runs(
+    scale: Scale,
+    numbers: Iterable[int],
+    masks: Iterable[str] = PAPER_MASKS,
+    seeds: Callable[[str, str], int] | None = None,
+) -> list[Run]:
+    """The runs that the figures of these numbers need: the first seed of all, then the second, …
+
+    `seeds(task, name)`, if given, says how many there should be instead.
+    """
+    wanted = {}
+    for number in numbers:
+        figure = figures(scale, masks)[number]
+        for key in figure.runs:
+            count = seeds(*key) if seeds else scale.fewer if figure.few else scale.seeds
+            wanted[key] = max(wanted.get(key, 0), count)
+    each = [(seed, *key) for key, count in wanted.items() for seed in range(count)]
+    return [make_run(scale, task, name, seed) for seed, task, name in sorted(each, key=lambda run: run[0])]
+
+
+def measured(shelf: Shelf, numbers: Iterable[int], masks: Iterable[str] = PAPER_MASKS) -> Measured:
+    """{run: its numbers} of these figures, of all seeds that there are."""
+    runs = make_runs(shelf.scale, numbers, masks, shelf.seeds)
+    return {run: numbers for run in runs if (numbers := shelf.read(run))}
+
+
+def _curves(runs: Measured, keep: Callable[[Run, dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """Curves of the runs, averaged over seeds where there are several; `keep(run, record)` chooses."""
+    records, kinds = [], {}
+    for run, numbers in runs.items():
+        for record in numbers["curves"]:
+            if keep(run, record):
+                records.append(record | {"method": short(run.name)})
+                kinds[record["run"]] = (run.task, run.name)
+    return records + stats.over_seeds(records, lambda record: kinds[record["run"]])
+
+
+def _baselines(shelf, runs, shifts=("none",)):
+    """The usual baselines of the runs' tasks, on the same prompts."""
+    records = []
+    for run in {r.task: r for r in runs}.values():
+        for shift in shifts:
+            prompts = Prompts(shift, tuple(range(usual_length(run.config) + 1)), shelf.scale.prompts)
+            for name in run.config.task.usual_baselines(shift):
+                with left_out():
+                    records.append(baseline(shelf, run, prompts, name))
+    return records
+
+
+def baseline(shelf: Shelf, run: Run, prompts: Prompts, name: str) -> dict[str, Any]:
+    """A baseline's record, measured once."""
+
+    def compute():
+        return measure_baseline(run.config.task, prompts, name)[0]
+
+    given = depends_on(run.config, prompts) | {"method": name}
+    return shelf.keep(f"{name} {run.task} {prompts.shift}", given, compute)
+
+
+def _is_early_or_late(run, record):
+    return record["step"] in (run.early, run.late)
+
+
+def _early_and_late(shelf, runs):
+    curves = _curves(runs, lambda run, r: r["shift"] == "none" and _is_early_or_late(run, r))
+    return draw.curves(curves + _baselines(shelf, runs))
+
+
+def _shifted(shelf, runs):
+    curves = _curves(runs, lambda run, r: r["shift"] != "none" and _is_early_or_late(run, r))
+    return draw.curves(curves + _baselines(shelf, runs, SHIFTS))
+
+
+def _growth(shelf, runs):
+    return pictures.growth(_curves(runs, lambda run, r: r["shift"] == "none"))
+
+
+def _steps(shelf, runs):
+    return draw.steps(_curves(runs, lambda run, r: r["shift"] == "none"))
+
+
+def _probes(shelf, runs):
+    """The mean over seeds, as if it were one run's."""
+    groups = {}
+    for run, numbers in runs.items():
+        for r in numbers["probes"]:
+            groups.setdefault((run.name, r["probe"], r["layer"], r["examples"]), []).append(r)
+    means = {key: statistics.mean(r["mean"] for r in group) for key, group in groups.items()}
+    names = {name: f"mean of {sum(run.name == name for run in runs)} seeds" for name, *_ in groups}
+    return draw.probes(
+        [group[0] | {"run": f"{key[0]}/{names[key[0]]}", "mean": means[key]} for key, group in groups.items()]
+    )
+
+
+def _controls(shelf, runs):
+    """A row for each run: its last errors at the training length and the longest, and its spread over orders."""
+    records = []
+    for run, numbers in runs.items():
+        last = next(r for r in numbers["curves"] if (r["step"], r["shift"]) == (run.late, "none"))
+        at = {n: last["mean"][last["lengths"].index(n)] for n in (run.config.data.examples, last["lengths"][-1])}
+        records.append({"method": run.name, "errors": at, "spread": numbers.get("order", {}).get("spread")})
+    return pictures.variants(records)
+
+
+def _training(shelf, runs):
+    return pictures.training(
+        [{"task": run.task, "method": run.name, "lines": numbers["training"]} for run, numbers in runs.items()]
+    )
+
+
+def _costs(shelf, runs):
+    """`minicl bench --inference` for the paper's masks, on one thread."""
+    from minicl.bench import inference
+
+    def compute():
+        with use_threads(1):
+            return inference(list(PAPER_MASKS), {"repeats": 20, **shelf.scale.inference, "device": auto_device()})
+
+    return pictures.costs(shelf.costs(compute))
+
+
+def _theory(shelf, runs):
+    from minicl import theory
+
+    given = {"version": stats.VERSION, "masks": list(theory.STATED), "rates": list(theory.RATES)}
+    return draw.theory(shelf.keep("theory", given, lambda: theory.compare(given["masks"], rates=given["rates"])))

@@ -1,0 +1,96 @@
+"""Pictures that only the study draws: from records to figures, with the looks of minicl/draw.py."""
+
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from minicl.draw import BLACK, ERROR, SKY, Records, base_of, look, mark_training_length, panels, without_members
+from minicl.plugins import short
+
+
+def growth(records: Records) -> Figure:
+    """Error against the number of examples: one panel per strategy, one line per checkpoint from light to dark."""
+    lines = without_members(records)
+    methods = list(dict.fromkeys(r["method"] for r in lines))
+    figure, grid = panels(len(methods), 4.6, 3.9, sharey=True)
+    for axes, method in zip(grid, methods, strict=True):
+        mine = sorted((r for r in lines if r["method"] == method), key=lambda r: r["step"])
+        for i, r in enumerate(mine):
+            shade = colormaps["viridis_r"](0.1 + 0.9 * i / max(1, len(mine) - 1))
+            axes.plot(r["lengths"], r["mean"], color=shade, label=f"step {r['step']}")
+        mark_training_length(axes, mine[0]["trained_on"])
+        axes.set(yscale="log", xlabel="examples in the prompt", ylabel=ERROR)
+        seeds = f", mean of {len(mine[0]['runs'])} seeds" if mine[0].get("over") else ""
+        axes.set_title(method + seeds, fontsize=10)
+        axes.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def variants(records: Records) -> Figure:
+    """One row per variant: its errors at two lengths, and its spread over orders if all have one."""
+    names = [short(r["method"]) for r in records]
+    methods = list(dict.fromkeys(names))
+    bases = {base_of(method) for method in methods}
+    values = {f"error with {n} examples": [r["errors"][n] for r in records] for n in records[0]["errors"]}
+    if all(r["spread"] is not None for r in records):
+        values["spread over orders ÷ scale of y"] = [r["spread"] for r in records]
+    figure, grid = panels(len(values), 3.1, 0.34 * len(methods) + 1.1, margin=(1.6, 0), sharey=True)
+    for axes, (title, numbers) in zip(grid, values.items(), strict=True):
+        for name, value in zip(names, numbers, strict=True):
+            colour, marker = look(base_of(name), bases)
+            axes.plot(max(value, 1e-9), methods.index(name), marker, color=colour, markersize=5, alpha=0.8)
+        wide = max(numbers) > 10 * min(numbers)
+        axes.set(xscale="log" if wide else "linear", xlabel=title, ylim=(len(methods) - 0.5, -0.5))
+        axes.set_yticks(range(len(methods)), methods, fontsize=9)
+        axes.grid(axis="y", color="#EEEEEE")
+    figure.suptitle("one mark per seed", fontsize=9)
+    return figure
+
+
+def training(records: Records) -> Figure:
+    """Error at the training length against step: one panel per task and strategy, with a band over the seeds."""
+    groups = {}
+    for r in records:
+        method = short(r["method"])
+        groups.setdefault((short(r["task"]), base_of(method)), []).append((method, r["lines"]))
+    strategies = {mask for _, mask in groups}
+    figure, grid = panels(len(groups), 3.6, 3, columns=4, sharey=True)
+    for axes, ((task, mask), members) in zip(grid, groups.items(), strict=True):
+        for i, method in enumerate(dict.fromkeys(name for name, _ in members)):
+            seeds = [lines for name, lines in members if name == method]
+            steps = [line["step"] for line in seeds[0]]
+            errors = list(zip(*([list(line["error"].values())[-1] for line in lines] for lines in seeds), strict=True))
+            colour = [look(mask, strategies)[0], BLACK, "#777777", SKY, "#8B0000"][i % 5]
+            style = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))][i % 5]
+            means = [sum(e) / len(e) for e in errors]
+            axes.plot(steps, means, linestyle=style, color=colour, linewidth=1.2, label=method)
+            axes.fill_between(steps, [min(e) for e in errors], [max(e) for e in errors], color=colour, alpha=0.2, lw=0)
+        axes.set(yscale="log", xlabel="training step")
+        axes.set_title(f"{task}, {mask}", fontsize=10)
+        axes.legend(fontsize=7, frameon=False)
+    for axes in grid[::4]:
+        axes.set_ylabel(ERROR, fontsize=8)
+    figure.suptitle("on the validation prompts, at the training length: mean and range over seeds", fontsize=10)
+    return figure
+
+
+def costs(records: Records) -> Figure:
+    """What a forward pass takes under each strategy: time, memory, attention pairs."""
+    names = [short(r["mask"]) for r in records]
+    ratios = [r["ratio"] for r in records]
+    values = {f"time ÷ {names[0]}, and the middle half": [r["ratio"] for r in ratios]}
+    if all(r["memory_bytes"] is not None for r in records):
+        values["memory, MiB"] = [r["memory_bytes"] / 2**20 for r in records]
+    values["attention pairs seen"] = [r["pairs"] for r in records]
+    figure, grid = panels(len(values), 9.6 / len(values), 0.36 * len(names) + 1.2, margin=(0, 0), sharey=True)
+    for axes, (title, numbers) in zip(grid, values.items(), strict=True):
+        axes.barh(names, numbers, color=[look(name, names)[0] for name in names], height=0.65)
+        for row, value in enumerate(numbers):
+            text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+            end = max(value, ratios[row]["high"]) if axes is grid[0] else value
+            axes.annotate(f" {text}", (end, row), va="center", fontsize=8)
+        axes.set(xlabel=title, xlim=(0, 1.2 * max(numbers)), ylim=(len(names) - 0.5, -0.5))
+    for row, r in enumerate(ratios):
+        grid[0].plot([r["low"], r["high"]], [row, row], color=BLACK, linewidth=1.2)
+    first = records[0]
+    grid[0].set_title(f"{first['examples']} examples, width {first['n_embd']}, {first['device']}", fontsize=9)
+    return figure

@@ -1,0 +1,101 @@
+"""The study's plan: how large everything is at each scale, and what each run is."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from minicl.config import Config
+
+SHIFTS = ("noise", "scale", "half_subspace")
+PAPER_MASKS = ("ar", "nope", "prefix", "boe", "invicl")
+SHOWN = ("ar", "invicl")  # whose trained models stay with the numbers, for demonstrations
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is: a preset, changes to it for all runs and for a task's, seeds, and what is measured."""
+
+    preset: str
+    seeds: int  # of the comparisons
+    fewer: int  # of the controls
+    prompts: int  # that every curve is measured on
+    probed: int  # that a linear probe is fitted on
+    queries: str = "1 query"  # the other number of queries in each prompt that is tried
+    settings: dict[str, Any] = field(default_factory=dict)
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    inference: dict[str, int] = field(default_factory=dict)  # the sizes that a forward pass is timed at
+
+
+SCALES = {
+    "smoke": Scale(
+        "small", seeds=2, fewer=1, prompts=32, probed=32,
+        settings={
+            "n_dims": 2, "examples": 4, "max_examples": 10, "n_layer": 4, "n_head": 1, "n_embd": 8, "batch_size": 8,
+            "steps": 16, "warmup": 2, "keep": (2, 4, 8, 12), "log_every": 4, "save_every": 4, "validate": 16,
+        },
+        tasks={
+            "sparse_linear": {"n_dims": 3, "sparsity": 1, "examples": 6, "max_examples": 15},
+            "decision_tree": {"n_dims": 3, "depth": 1, "examples": 6, "max_examples": 15},
+        },
+        inference={"examples": 4, "batch_size": 2, "n_dims": 2, "n_layer": 2, "n_head": 1, "n_embd": 8, "repeats": 3},
+    ),
+    "study": Scale(
+        "small", seeds=3, fewer=2, prompts=512, probed=1024,
+        tasks={
+            "sparse_linear": {"n_dims": 8, "sparsity": 2, "examples": 16, "max_examples": 40},
+            "decision_tree": {"n_dims": 8, "depth": 3, "examples": 16, "max_examples": 40},
+        },
+        inference={"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
+    ),
+    "paper": Scale(
+        "paper", seeds=3, fewer=2, prompts=1280, probed=2048, queries="4 queries",
+        tasks={"sparse_linear": {"sparsity": 3}, "decision_tree": {"depth": 4}},
+        inference={"examples": 40, "batch_size": 64, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
+    ),
+}  # fmt: skip
+
+# Controls: runs beyond "a mask on linear prompts", by the name that figures and claims use.
+CONTROLS = {
+    "ar+symmetric": {"mask": "ar", "positions": "symmetric"},
+    "invicl+absolute": {"mask": "invicl", "positions": "absolute"},
+    "prefix+absolute": {"mask": "prefix", "positions": "absolute"},  # else it cannot tell whose label is whose
+    "ar+×2": {"mask": "ar", "copies": 2},
+    "boe+×2": {"mask": "boe", "copies": 2},
+    "prefix+×2": {"mask": "prefix", "copies": 2},
+    "invicl, queries only": {"mask": "invicl", "loss": "query"},  # as doubled inputs must be trained: they leak
+    "prefix, all tokens": {"mask": "prefix", "loss": "all"},
+    "ar+blind": {"mask": "ar", "blind_query": True},
+    "invicl+blind": {"mask": "invicl", "blind_query": True},
+    "ar, 1 query": {"mask": "ar", "queries": 1},
+    "ar, 4 queries": {"mask": "ar", "queries": 4},
+    "invicl, 1 query": {"mask": "invicl", "queries": 1},
+    "invicl, 4 queries": {"mask": "invicl", "queries": 4},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run of the study."""
+
+    task: str
+    name: str  # of a control, or a mask
+    seed: int
+    config: Config
+    measures: frozenset[str]  # beside the curve of the last checkpoint: steps, shifts, probes, order
+
+    @property
+    def early(self) -> int:
+        """A quarter of the way, as the paper's 50k of 200k steps."""
+        return self.config.train.steps // 4
+
+    @property
+    def late(self) -> int:
+        return self.config.train.steps
+
+    def __str__(self):
+        return f"{self.task}, {self.name}, seed {self.seed}"
+
+
+def config_of(scale: Scale, task: str, name: str, seed: int) -> Config:
+    """The settings of the run that figures mean by (task, name); a name that is no control is a mask."""
+    settings = scale.settings | scale.tasks.get(task, {}) | CONTROLS.get(name, {"mask": name})
+    return Config.make(scale.preset, **settings, task=task, seed=seed, threads=1)

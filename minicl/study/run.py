@@ -1,0 +1,231 @@
+"""`minicl study`: train what is missing, measure, draw, and write the verdicts."""
+
+import json
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from minicl import checkpoint, children, draw
+from minicl.checks import check, check_int
+from minicl.cost import dry_run, mean_flops
+from minicl.devices import Devices
+from minicl.masks import get_strategy
+from minicl.plugins import is_own, resolve, short
+from minicl.store import slug
+from minicl.study import claims
+from minicl.study.figures import Figure, figures, make_runs, measured
+from minicl.study.numbers import Shelf, work
+from minicl.study.plan import PAPER_MASKS, SCALES, Run
+from minicl.text import columns, duration, names, whole_numbers
+from minicl.training import Training
+
+
+class Stopped(Exception):
+    """A signal asked to stop."""
+
+
+def carry_out(
+    shelf: Shelf,
+    scale: str,
+    missing: Sequence[Run],
+    jobs: int,
+    say: Callable[[str], None],
+    estimate: Callable[[Run], float],
+) -> list[tuple[Run, str]]:
+    """Train and measure what is missing, some runs side by side; returns the failures as (run, why)."""
+    waiting, active, failed, start = list(missing), {}, [], time.monotonic()
+
+    def stop(number, frame):
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while waiting or active:
+            while waiting and len(active) < jobs:
+                run = waiting.pop(0)
+                say(f"{run}: {'from step ' + str(shelf.step(run)) if shelf.step(run) else 'training'}")
+                given = (scale, str(shelf.out), str(shelf.folder), run.task, run.name, str(run.seed))
+                active[children.start(work, *given, log=shelf.log(run))] = run
+            for process in [p for p in active if p.poll() is not None]:
+                run = active.pop(process)
+                if process.returncode:
+                    failed.append((run, children.complaint(process, shelf.log(run))))
+                    say(f"{run}: failed: {failed[-1][1]}")
+                    continue
+                left = _together([estimate(r) for r in (*waiting, *active.values())], jobs)
+                done = len(missing) - len(waiting) - len(active)
+                say(f"{run}: done ({done} of {len(missing)}; {left} left)")
+            time.sleep(0.1)
+    finally:
+        children.stop(active)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    say(f"{len(missing) - len(failed)} runs in {duration(time.monotonic() - start)}")
+    return failed
+
+
+def _together(seconds, jobs):
+    """How long runs of so many seconds take, some side by side: at least as long as the longest."""
+    return duration(max([sum(seconds) / jobs, *seconds]))
+
+
+def estimator(shelf: Shelf, runs: Sequence[Run]) -> Callable[[Run], float]:
+    """A function run → about how many seconds it still takes: from its other seeds, or by its arithmetic."""
+
+    def whole(config):
+        return config.train.steps * mean_flops(config, 20)
+
+    known = {(run.task, run.name): numbers["seconds"] for run in runs if (numbers := shelf.read(run))}
+    rates = [known[run.task, run.name] / whole(run.config) for run in runs if (run.task, run.name) in known]
+    if not rates:
+        config = runs[0].config
+        rates = [dry_run(Training(config, Devices(config.machine, config.train.batch_size)))["seconds"] / whole(config)]
+    rate = statistics.median(rates)
+
+    def estimate(run):
+        left = 1 - shelf.step(run) / run.config.train.steps
+        return known.get((run.task, run.name), rate * whole(run.config)) * left
+
+    return estimate
+
+
+def add_arguments(parser):
+    parser.add_argument("--scale", choices=SCALES, default="study", help="how large everything is (study)")
+    parser.add_argument(
+        "--only", type=whole_numbers, metavar="N,N,…", help="these figures (all; with --masks those that compare masks)"
+    )
+    text = (
+        "compare these, my.py:name among them, instead of the paper's five (of which some figures show ar and invicl)"
+    )
+    parser.add_argument("--masks", type=names, metavar="M,M,…", help=text)
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="seeds of every run (more for comparisons than controls)"
+    )
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs side by side, one thread each (2)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan: what is done, what is missing, how long"
+    )
+    parser.add_argument("--out", metavar="DIR", help="numbers, pictures and verdicts (results/SCALE)")
+    parser.add_argument("--runs", metavar="DIR", help="run folders (runs/SCALE)")
+    parser.add_argument("--json", action="store_true", help="print the plan as records")
+
+
+def run(args):
+    check_int("jobs", args.jobs, least=1)
+    if args.seeds is not None:
+        check_int("seeds", args.seeds, least=1)
+    masks = PAPER_MASKS if args.masks is None else _masks(args.masks)
+    shelf = Shelf(args.out or f"results/{args.scale}", args.runs or f"runs/{args.scale}", args.scale)
+    every = figures(shelf.scale, masks)
+    own = masks != PAPER_MASKS
+    allowed = {n: figure for n, figure in every.items() if not own or (figure.compares and figure.runs)}
+    numbers = list(allowed) if args.only is None else args.only
+    check(numbers, "only", "no number", "numbers of figures")
+    for number in numbers:
+        some = f"figures {', '.join(map(str, allowed))}{' with these masks' if own else ''}"
+        check(number in allowed, "only", number, some)
+    runs = make_runs(shelf.scale, numbers, masks, args.seeds and (lambda task, name: args.seeds))
+    missing = [r for r in runs if shelf.read(r) is None]
+    estimate = estimator(shelf, runs) if missing else lambda run: 0.0
+    plan = [_state(shelf, r, estimate, {n: allowed[n] for n in numbers}) for r in runs]
+    if args.json:
+        print(json.dumps(plan))
+    elif missing or args.dry_run:
+        print(_table(plan, args.jobs, {n: allowed[n].title for n in numbers}))
+    return 0 if args.dry_run else _go_on(args, shelf, masks, allowed, numbers, missing, estimate)
+
+
+def _go_on(args, shelf, masks, allowed, numbers, missing, estimate):
+    """Train what is missing; draw the figures that were asked for and those that show a new run; judge."""
+    shelf.prepare()
+    try:
+        failed = carry_out(shelf, args.scale, missing, args.jobs, _say, estimate) if missing else []
+    except Stopped as stopped:
+        _say(f"stopped by {signal.Signals(stopped.args[0]).name}; the same command goes on from here")
+        return 128 + stopped.args[0]
+    new = {(r.task, r.name) for r in missing}
+    for number, figure in allowed.items():
+        file = shelf.out / _picture_name(number, figure, masks)
+        if number in numbers or (new & set(figure.runs) and file.exists()):
+            _draw(number, figure, shelf, masks, file)
+    if masks == PAPER_MASKS:
+        text = claims.report(claims.Evidence(shelf, make_runs(shelf.scale, allowed, masks, shelf.seeds)))
+        checkpoint.write_atomically(shelf.out / "claims.md", text.encode())
+        _say(f"wrote {shelf.out / 'claims.md'}")
+    for r, why in failed:
+        _say(f"failed: {r}: {why} ({shelf.log(r)})")
+    return 1 if failed else 0
+
+
+def _say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def _masks(given):
+    """Masks of one's own by their full path; their own names must differ."""
+    check(given, "masks", "none", "names of masks")
+    for mask in given:
+        get_strategy(mask)
+    masks = tuple(dict.fromkeys(resolve(mask) if is_own(mask) else mask for mask in given))
+    short_names = [short(mask) for mask in masks]
+    check(len(set(short_names)) == len(short_names), "masks", ",".join(given), "masks with different names")
+    return masks
+
+
+def _state(shelf, run, estimate, shown):
+    done = shelf.read(run) is not None
+    step = run.late if done else shelf.step(run)
+    return {
+        "task": run.task,
+        "name": run.name,
+        "seed": run.seed,
+        "state": "done" if done else "begun" if step else "missing",
+        "step": step,
+        "steps": run.late,
+        "seconds_left": 0.0 if done else estimate(run),
+        "figures": [n for n, figure in shown.items() if (run.task, run.name) in figure.runs],
+    }
+
+
+def _table(plan, jobs, titles):
+    rows = [["run", "seeds", "figures", "done", "to do"]]
+    kinds = dict.fromkeys((r["task"], r["name"]) for r in plan)
+    for task, name in kinds:
+        mine = [r for r in plan if (r["task"], r["name"]) == (task, name)]
+        left = sum(r["seconds_left"] for r in mine)
+        done = sum(r["state"] == "done" for r in mine)
+        begun = [f"seed {r['seed']} at step {r['step']} of {r['steps']}" for r in mine if r["state"] == "begun"]
+        todo = "; ".join([duration(left), *begun]) if left else ""
+        rows.append([f"{task}, {name}", str(len(mine)), ",".join(map(str, mine[0]["figures"])), str(done), todo])
+    left = _together([r["seconds_left"] for r in plan], jobs)
+    missing = sum(r["state"] != "done" for r in plan)
+    end = f"{missing} of {len(plan)} runs to do, about {left} with {jobs} side by side"
+    what = [f"  figure {number}: {title}" for number, title in titles.items()]
+    return "\n".join([*columns(rows), *what, end if missing else f"all {len(plan)} runs are done"])
+
+
+def _picture_name(number: int, figure: Figure, masks: Sequence[str]) -> str:
+    """A figure of other masks than the paper's is named by those that it shows."""
+    shown = [] if masks == PAPER_MASKS else _compared(figure, masks)
+    return f"{'-'.join([f'figure{number}', *(slug(short(mask)) for mask in shown)])}.png"
+
+
+def _compared(figure, masks):
+    """Those of the masks that a figure shows."""
+    shown = {name for _, name in figure.runs}
+    return [mask for mask in masks if mask in shown]
+
+
+def _draw(number: int, figure: Figure, shelf: Shelf, masks: Sequence[str], file: Path) -> None:
+    """Draw one figure from the numbers that there are."""
+    left = [short(mask) for mask in masks if mask not in _compared(figure, masks)]
+    if masks != PAPER_MASKS and left:
+        _say(f"figure {number}: it shows ar and invicl of the paper's masks, and not {', '.join(left)}")
+    numbers = measured(shelf, [number], masks)
+    if figure.runs and not numbers:
+        _say(f"figure {number}: nothing to draw")
+    else:
+        draw.save(figure.draw(shelf, numbers), file)

@@ -1,0 +1,325 @@
+"""`minicl train`: train a strategy on a function class. An interrupted run resumes exactly where it stopped.
+
+The state of a run is its weights, its optimiser and its step. Everything else (the prompts, their lengths, the learning
+rate) is a pure function of (config, step), so a resumed run repeats the uninterrupted one bit by bit.
+"""
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from minicl import checkpoint, cost, plugins, runs
+from minicl.checks import InputError
+from minicl.config import Config, DataConfig, add_config_flags
+from minicl.devices import Devices, Signals, Stop, rank
+from minicl.log import Log, say
+from minicl.model import Transformer
+from minicl.optim import make_optimizer
+from minicl.schedule import learning_rate, prompt_size
+
+TRAIN, VALIDATE = 0, 1  # streams of prompts: no run is validated on what any run was trained on
+ABSURD = 100  # times the loss of answering 0: such a run will not come back
+
+
+class Failure(RuntimeError):
+    """The run cannot go on, through no fault of the command: one line, exit status 1."""
+
+
+class Training:
+    """A model, its optimiser, and the updates."""
+
+    def __init__(self, config: Config, devices: Devices):
+        self.config, self.devices, self.task = config, devices, config.task
+        self.record = config.to_json()  # now: a mask's file may be edited while the run trains
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers are none of ours
+            torch.manual_seed(config.train.seed)
+            self.model = Transformer(config.model).to(devices.device)
+        if config.machine.compile:  # only updates: the few other passes would each need a compilation of their own
+            plain, compiled = self.model.propagate, torch.compile(self.model.propagate)
+            self.model.propagate = lambda *args: (compiled if torch.is_grad_enabled() else plain)(*args)
+        self.optimizer = make_optimizer(self.model, config.train, devices.device)
+        self.step = 0
+        self.logged = -1  # the last step in metrics.jsonl
+        self.seconds = 0.0  # spent on updates
+        self.loss_sum = torch.zeros((), device=devices.device)  # since the last log, with the number of updates
+        self.updates = 0
+        self.bad_step = torch.full((), -1, device=devices.device)  # the first update whose loss was not finite
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """This process's share of a step's prompts: examples, their labels, queries, their labels."""
+        n, dims = prompt_size(self.config, step)
+        share, start = self.devices.share, self.devices.rank * self.devices.share
+        seed, device = (self.config.train.seed, TRAIN, step), self.devices.device
+        p = self.task.sample(share, n + self.config.data.queries, seed, start=start, device=device, dims=dims)
+        return p.xs[:, :n], p.ys[:, :n], p.xs[:, n:], p.ys[:, n:]
+
+    def loss(self, step: int) -> Tensor:
+        """Mean squared error of the predictions that are trained on, over the task's normaliser."""
+        xs, ys, queries, targets = self.batch(step)
+        bf16 = self.config.train.precision == "bf16"
+        with torch.autocast(self.devices.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext():
+            out = self.model(xs, ys, queries)
+        errors = (out.query.float() - targets).square()
+        if self.config.on_context:
+            errors = torch.cat([(out.context.float() - ys).square(), errors], dim=1)
+        return errors.mean() / self.task.normaliser
+
+    def update(self) -> None:
+        """One step of the optimiser. Nothing is read back from the device."""
+        train, start = self.config.train, time.perf_counter()
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["scale"] * learning_rate(train, self.step)
+        loss = self.loss(self.step)
+        loss.backward()
+        self.devices.average_gradients(self.model.parameters())
+        if train.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        loss = loss.detach()
+        self.step += 1
+        self.loss_sum += loss
+        self.updates += 1
+        self.bad_step = torch.where((self.bad_step < 0) & ~loss.isfinite(), self.step, self.bad_step)
+        self.seconds += time.perf_counter() - start
+
+    def check_loss(self) -> float:
+        """The mean loss since the last log, if it is sane. It is read back, so this is for log and save steps only."""
+        start = time.perf_counter()
+        bad = int(self.devices.total(self.bad_step.clone(), distributed.ReduceOp.MAX))
+        loss = self._sane(self.loss_sum, self.updates, bad if bad >= 0 else self.step)
+        self.seconds += time.perf_counter() - start  # reading waits for the device, which was still at the updates
+        return loss
+
+    @torch.no_grad()
+    def check_weights(self) -> None:
+        """Before they are saved: the losses so far were those of older weights, so these answer the next prompts."""
+        self._sane(self.loss(self.step), 1, self.step + 1)
+
+    def _sane(self, losses, updates, step):
+        """The mean over updates and processes, from the sum over this process's updates; Failure if it is absurd."""
+        loss = float(self.devices.total(losses.clone())) / self.devices.world / max(1, updates)
+        if not math.isfinite(loss):
+            what = f"the loss of step {step} is not finite"
+        elif loss > ABSURD:
+            what = f"the loss exploded to {loss:.3g} times that of answering 0, by step {step}"
+        else:
+            return loss
+        raise Failure(f"{what}; try a lower --lr, a longer --warmup or --clip 1, with another --out")
+
+    @torch.inference_mode()
+    def validate(self, signals: Signals | None = None) -> dict[str, float]:
+        """Normalised query error at half and all of the training length, on prompts that every run shares."""
+        self.model.eval()
+        errors = {}
+        for n in sorted({max(1, self.config.data.examples // 2), self.config.data.examples}):
+            if signals is not None:
+                signals.check()
+            p = self.task.sample(self.config.train.validate, n + 1, (VALIDATE,), device=self.devices.device)
+            answer = self.model(p.xs[:, :n], p.ys[:, :n], p.queries[:, n:]).query
+            errors[str(n)] = float((answer - p.targets[:, n:]).square().mean()) / self.task.normaliser
+        self.model.train()
+        return errors
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "config": self.record,
+            "step": self.step,
+            "logged": self.logged,
+            "seconds": self.seconds,
+            "loss_sum": self.devices.total(self.loss_sum.clone()) / self.devices.world,
+            "updates": self.updates,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        rows = self.config.differences(state["config"])
+        if rows:
+            raise InputError(f"the checkpoint of step {state['step']} was saved with other settings: {'; '.join(rows)}")
+        self.model.load_state_dict(state["model"])
+        if state["optimizer"] is not None:  # an exported run has none: it is finished
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.loss_sum.copy_(state["loss_sum"])
+        for name in ("step", "logged", "seconds", "updates"):
+            setattr(self, name, state[name])
+
+
+def train(preset: str | None = "tiny", out: str | Path | None = None, **settings) -> dict[str, Any]:
+    """What `minicl train` does: train into a run folder, or go on where it stopped.
+
+    Settings are those of the command, with underscores: `train("tiny", mask="invicl", seed=1, out="runs/a")`. Returns
+    the folder and the last line of metrics.jsonl: {"run": "runs/a", "step": …, "loss": …, "error": {…}, …}.
+    """
+    config = Config.make(preset, **settings)
+    folder = Path(out or default_folder(config, preset))
+    train_run(config, folder)
+    return {"run": str(folder), **last_metrics(folder)}
+
+
+def default_folder(config: Config, preset: str | None) -> str:
+    names = (config.task.name, config.model.mask)
+    return f"runs/{'-'.join(map(plugins.short, names))}-{preset or 'custom'}-{config.train.seed}"
+
+
+def last_metrics(folder: Path) -> dict[str, Any]:
+    lines = runs.read_lines(folder / "metrics.jsonl")
+    return lines[-1] if lines else {}
+
+
+def train_run(config: Config, folder: str | Path) -> None:
+    """Train into a folder, from where it stopped."""
+    folder = Path(folder)
+    if not isinstance(config.model.mask, str):
+        raise InputError("mask: got a Strategy, allowed: a name or path/to/file.py:name, so that the run can be loaded")
+    devices = Devices(config.machine, config.train.batch_size)
+    with Signals(devices) as signals, devices.joined(), contextlib.ExitStack() as held:
+        with writing_to(folder):
+            devices.main_does(held.enter_context, runs.hold(config, folder))
+        training = Training(config, devices)
+        say(devices, _greeting(config, training.model))
+        state = checkpoint.newest(folder, devices.device)
+        if state is not None:
+            training.restore(state)
+        with writing_to(folder):
+            for name in runs.LOGS:
+                devices.main_does(runs.cut, folder / name, training.logged)
+        if training.step == training.logged == config.train.steps:
+            say(devices, f"{folder} is finished: {config.train.steps} steps")
+        else:
+            with Log(training, folder) as log, telling_what_is_left(folder):
+                _go_on(training, folder, log, signals)
+        say(devices, f"next: minicl evaluate {folder}")
+
+
+@contextlib.contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """A folder that cannot be written to is a Failure."""
+    try:
+        yield
+    except OSError as error:
+        raise Failure(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def telling_what_is_left(folder: Path) -> Iterator[None]:
+    """A Failure says which checkpoint there is."""
+    try:
+        yield
+    except Failure as failure:
+        step = next(iter(checkpoint.checkpoints(folder)), None)
+        left = "no checkpoint was saved before" if step is None else f"the checkpoint of step {step} stays"
+        raise Failure(f"{failure} ({left})") from None
+
+
+def _go_on(training, folder, log, signals):
+    """Train until the last step, or until a signal; save then too."""
+    if training.step:
+        log.say(f"resumed at step {training.step}")
+    try:
+        _loop(training, folder, log, signals)
+    except Stop:
+        _save(training, folder)
+        log.say(f"stopped by {signals.name} after {training.step} steps and saved; the same command resumes")
+        raise signals.ending from None
+
+
+def _loop(training, folder, log, signals):
+    """Update after update; a line of metrics and a checkpoint whenever they are due."""
+    config = training.config.train
+    while True:
+        step, last = training.step, training.step == config.steps
+        if training.logged < step and (step % config.log_every == 0 or last):
+            _log(training, folder, log, signals)
+        if step and (step % config.save_every == 0 or step in config.keep or last):
+            _save(training, folder)
+        if last:
+            return
+        signals.check(step)
+        training.update()
+        log.advance()
+
+
+def _log(training, folder, log, signals):
+    """One line of metrics."""
+    loss = training.check_loss()
+    rate = learning_rate(training.config.train, max(0, training.step - 1))
+    line = {"step": training.step, "loss": loss if training.updates else None, "lr": rate}
+    with writing_to(folder):
+        training.devices.main_does(_measure, training, log, signals, line)
+    training.logged = training.step
+    training.loss_sum.zero_()
+    training.updates = 0
+
+
+def _measure(training, log, signals, line):
+    """Add the validation errors to a line of metrics, write it and show it."""
+    line["error"] = training.validate(signals)
+    log.write(line, training.seconds)
+    log.show(line)
+
+
+def _save(training, folder):
+    """A checkpoint of weights that are sane."""
+    config = training.config.train
+    training.check_loss()
+    training.check_weights()
+    state = training.state()  # on all processes: they add up their losses for it
+    with writing_to(folder):
+        training.devices.main_does(checkpoint.save, folder, state, {*config.keep, config.steps})
+
+
+def _greeting(config, model):
+    task, mask = plugins.short(config.data.task), plugins.short(config.model.mask)
+    parameters = sum(p.numel() for p in model.parameters())
+    on = "context and query predictions" if config.on_context else "query predictions only"
+    text = f"{task}, mask {mask}, {parameters:,} parameters, trained on {on}"
+    if config.on_context and config.leaks:
+        text += (
+            f"\nnote: under {mask} a context prediction can see its own label, so the loss on the context"
+            " is partly copying; --loss query trains only on queries"
+        )
+    return text
+
+
+def add_arguments(parser):
+    argv = parser.argv
+    task = argv[argv.index("--task") + 1 :][:1] if "--task" in argv else []
+    task += [a.removeprefix("--task=") for a in argv if a.startswith("--task=")]
+    parser.add_argument("--out", metavar="DIR", help="run folder (runs/TASK-MASK-PRESET-SEED)")
+    parser.add_argument("--dry-run", action="store_true", help="print what would run and what it would cost")
+    parser.add_argument("--json", action="store_true", help="print the last metrics, or the dry run, as JSON")
+    add_config_flags(parser, preset="tiny", task=task[-1] if task else DataConfig.task)
+
+
+def run(args):
+    given = vars(args).copy()
+    preset, out, dry, as_json = (given.pop(name) for name in ("preset", "out", "dry_run", "json"))
+    if dry:
+        return _dry_run(Config.make(preset, **given), as_json)
+    try:
+        record = train(preset, out, **given)
+    except Failure as failure:
+        if rank() == 0:
+            print(f"minicl train: {failure}", file=sys.stderr)
+        return 1
+    if as_json and rank() == 0:
+        print(json.dumps(record))
+    return 0
+
+
+def _dry_run(config, as_json):
+    devices = Devices(config.machine, config.train.batch_size)
+    with devices.joined():
+        record = cost.dry_run(Training(config, devices))
+    if devices.is_main:
+        print(json.dumps(record) if as_json else cost.table(record))
+    return 0

@@ -1,0 +1,102 @@
+"""Answers at all lengths: by one pass where that is exact, and always the same as by one pass for each length."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import EVERY, loud_model, random_prompt
+
+from minicl import answers as module
+from minicl.answers import answers, plain
+from minicl.masks import STRATEGIES, Strategy
+
+AR, BOE, PREFIX = (STRATEGIES[name].sees for name in ("ar", "boe", "prefix"))
+OWN = {  # strategies that use what built-in ones do not, and whether one pass serves all lengths
+    "layers": (Strategy("layers", lambda q, k, layer: (BOE if layer < 3 else AR)(q, k)), True),
+    "late prefix": (Strategy("late", lambda q, k, layer: (BOE if layer < 4 else PREFIX)(q, k)), False),
+    "labels": (Strategy("labels", AR, query=lambda q, k: k.is_label), True),
+    "both copies": (Strategy("both", AR, copies=2, query=lambda q, k: k.copy >= 0), False),
+    "boe, first copy": (Strategy("first", BOE, copies=2, query=lambda q, k: k.copy == 0), True),
+    "in turns": (Strategy("turns", BOE, query=lambda q, k, layer: k.example % layer == 0), True),
+    "newest": (Strategy("newest", AR, query=lambda q, k: k.example == k.example.max()), False),
+}
+
+
+def passes(monkeypatch, model, prompt, lengths):
+    """The number of forward passes that `answers` takes."""
+    count = []
+    propagate = model.propagate
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "propagate", lambda *given: count.append(1) or propagate(*given))
+        answers(model, *prompt, lengths)
+    return len(count)
+
+
+@pytest.mark.parametrize("mask", EVERY)
+def test_shortcuts_equal_one_pass_for_each_length(mask):
+    prompt = random_prompt(5, 13, 13)
+    for positions in (None, "absolute", "symmetric", "none"):
+        for copies, blind in ((None, False), (2, False), (3, False), (None, True)):
+            model = loud_model(mask, positions=positions, copies=copies, blind_query=blind)
+            for lengths in (list(range(13)), [0, 5, 12], [3], [0]):
+                fast, slow = (way(model, *prompt, lengths) for way in (answers, plain))
+                torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("blind", [False, True])
+def test_shortcuts_are_exact_for_layers_and_for_what_queries_see(name, blind, monkeypatch):
+    strategy, one_pass = OWN[name]
+    prompt = random_prompt(5, 13, 13)
+    for positions in ("absolute", "symmetric"):
+        model = loud_model(strategy, positions=positions, blind_query=blind)
+        for lengths in (list(range(13)), [0, 5, 12], [3], [0]):
+            fast, slow = (way(model, *prompt, lengths) for way in (answers, plain))
+            torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
+        assert passes(monkeypatch, model, prompt, range(13)) == (1 if one_pass else 13)
+
+
+def test_shortcuts_are_taken_where_they_are_exact(monkeypatch):
+    prompt = random_prompt(2, 4, 4)
+    count = {mask: passes(monkeypatch, loud_model(mask), prompt, [0, 1, 3]) for mask in EVERY}
+    assert {mask for mask, passes in count.items() if passes == 1} == {"ar", "nope", "boe"}
+    assert set(count.values()) == {1, 3}
+
+
+def test_chunks_do_not_change_the_answers(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 1)  # one prompt at a time
+    prompt = random_prompt(3, 5, 5)
+    for mask in ("invicl", "ar"):
+        model = loud_model(mask)
+        torch.testing.assert_close(answers(model, *prompt, [1, 4]), plain(model, *prompt, [1, 4]))
+
+
+def test_a_mask_that_counts_its_examples_takes_no_shortcut(monkeypatch):
+    def last_only(q, k):
+        newest = (k.example == k.example.max()) & (q.example > k.example - 9)
+        return newest & ~k.is_query & ~q.is_query
+
+    model, prompt = loud_model(Strategy("last", last_only)), random_prompt(2, 6, 6)
+    for lengths in ([0, 2, 5], [0]):
+        assert passes(monkeypatch, model, prompt, lengths) == len(lengths)
+        torch.testing.assert_close(answers(model, *prompt, lengths), plain(model, *prompt, lengths))
+
+
+def test_a_thousand_examples_in_bounded_memory():
+    """In a process of its own, which says how much memory it held at most."""
+    code = """
+import resource, sys; sys.path.insert(0, sys.argv[1])
+from conftest import loud_model, random_prompt
+from minicl.answers import answers
+for mask in ("boe", "invicl", "prefix"):
+    model = loud_model(mask, n_layer=1, n_head=1, n_embd=8)
+    lengths = list(range(0, 1001, 250))
+    answer = answers(model, *random_prompt(3, 1001, 1001), lengths)
+    assert answer.shape == (3, len(lengths)) and answer.isfinite().all()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+    argv = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    result = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300)
+    assert float(result.stdout) < 2.5, "GiB"

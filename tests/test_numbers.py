@@ -1,0 +1,142 @@
+"""The study's numbers: found by what they are, whatever settings minicl has learnt since; and its plan."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from minicl import config, stats
+from minicl.cli import main
+from minicl.study import plan
+from minicl.study.figures import figures, make_run, make_runs
+from minicl.study.numbers import Shelf
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    """The committed numbers, in a copy."""
+    shutil.copytree(ROOT / "results" / "study" / "numbers", tmp_path / "out" / "numbers")
+    return Shelf(tmp_path / "out", tmp_path / "runs", "study")
+
+
+def states(shelf, capsys):
+    flags = ["study", "--dry-run", "--json", "--out", str(shelf.out), "--runs", str(shelf.folder)]
+    assert main(flags) == 0
+    return [r["state"] for r in json.loads(capsys.readouterr().out)]
+
+
+def edit(shelf, change):
+    """Change what every stored run says of itself."""
+    for file in shelf.store.folder.glob("*.json"):
+        content = json.loads(file.read_text())
+        if "config" in content["depends_on"]:
+            change(content["depends_on"])
+            file.write_text(json.dumps(content))
+
+
+def test_all_runs_of_the_study_are_done(shelf, capsys):
+    assert states(shelf, capsys) == ["done"] * 51
+
+
+def test_a_new_setting_with_a_default_changes_nothing(shelf, capsys, monkeypatch):
+    """A class with one more field, as a later version has; and one field less in what is stored, which is the same."""
+    more = dataclasses.make_dataclass(
+        "TrainConfig", [("dropout", float, config.setting(0.0, "a new one", least=0))], bases=(config.TrainConfig,),
+        frozen=True,
+    )  # fmt: skip
+    monkeypatch.setitem(config.GROUPS, "train", more)
+    monkeypatch.setitem(config.GROUP_OF, "dropout", "train")
+    run = make_run(shelf.scale, "linear", "ar", 0)
+    assert run.config.train.dropout == 0 and run.config.to_json()["train"]["dropout"] == 0
+    assert states(shelf, capsys) == ["done"] * 51
+    other = dataclasses.replace(run, config=config.Config.make("small", mask="ar", dropout=0.5))
+    assert shelf.read(run) and shelf.read(other) is None
+
+
+def test_a_setting_that_differs_is_noticed(shelf, capsys):
+    edit(shelf, lambda depends_on: depends_on["config"]["train"].update(lr=0.5))
+    assert "done" not in states(shelf, capsys)
+
+
+def test_a_changed_default_is_noticed(shelf, capsys, monkeypatch):
+    monkeypatch.setitem(config.PRESETS["small"], "beta2", 0.9)
+    assert "done" not in states(shelf, capsys)
+
+
+def test_another_interval_is_another_result(shelf, capsys, monkeypatch):
+    monkeypatch.setattr(stats, "INTERVAL", 0.5)
+    assert "done" not in states(shelf, capsys)
+
+
+def test_more_measures_than_needed_are_enough_and_fewer_are_not(shelf):
+    run = make_run(shelf.scale, "linear", "ar+blind", 0)
+    assert shelf.read(run) and not run.measures
+    assert shelf.read(dataclasses.replace(run, measures=frozenset({"order"}))) is None
+    full = make_run(shelf.scale, "linear", "ar", 0)
+    assert shelf.read(dataclasses.replace(full, measures=frozenset({"order"})))
+
+
+def test_a_begun_run_is_found_by_its_settings(shelf):
+    run = make_run(shelf.scale, "linear", "ar", 0)
+    folder = shelf.training(run)
+    begun = folder.with_name("linear-ar-0-00000000")
+    begun.mkdir(parents=True)
+    stored = run.config.to_json()
+    del stored["train"]["clip"], stored["model"]["blind_query"]
+    (begun / "config.json").write_text(json.dumps(stored))
+    assert shelf.training(run) == folder, "its clip is not the default"
+    stored["train"]["clip"] = 1.0
+    (begun / "config.json").write_text(json.dumps(stored))
+    assert shelf.training(run) == begun, "the rest is read with today's defaults"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", "[]", "3", '{"curv', '{"depends_on": 0, "result": {}}', '{"depends_on": {"measured": 1}, "result": 2}'],
+)
+def test_numbers_that_are_not_whole_are_refused_and_kept(tmp_path, capsys, content):
+    shelf = Shelf(tmp_path, tmp_path, "smoke")
+    run = make_run(shelf.scale, "linear", "ar", 0)
+    file = shelf.store.file(shelf.name(run), shelf.depends_on(run))
+    file.parent.mkdir()
+    assert shelf.read(run) is None
+    file.write_text(content)
+    with pytest.raises(SystemExit) as exit:
+        main(["study", "--scale", "smoke", "--only", "5", "--out", str(tmp_path), "--runs", str(tmp_path)])
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert exit.value.code == 2 and file.name in line and "restore it" in line
+    assert file.read_text() == content
+
+
+@pytest.mark.parametrize("result", [{}, [], 3, {"curves": [{}]}, {"curves": [{"step": 16}], "seconds": 1}])
+def test_results_that_lack_something_are_refused(tmp_path, capsys, result):
+    shelf = Shelf(tmp_path, tmp_path, "smoke")
+    run = make_run(shelf.scale, "linear", "ar", 0)
+    shelf.store.write(shelf.name(run), shelf.depends_on(run), result)
+    with pytest.raises(SystemExit) as exit:
+        main(["study", "--scale", "smoke", "--only", "5", "--out", str(tmp_path), "--runs", str(tmp_path)])
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert exit.value.code == 2 and "linear, ar, seed 0" in line and "restore it" in line
+
+
+def test_the_matrix():
+    """Every figure's runs exist at every scale, and at paper scale they are the published recipe."""
+    for scale in plan.SCALES.values():
+        runs = make_runs(scale, figures(scale))
+        assert all(r.early in r.config.train.keep for r in runs if r.name in plan.PAPER_MASKS)
+        assert [r.seed for r in runs] == sorted(r.seed for r in runs), "a first seed of everything comes first"
+    paper = make_run(plan.SCALES["paper"], "linear", "ar", 0)
+    assert (paper.early, paper.late, paper.config.train.optimizer, paper.config.train.lr) == (
+        50_000,
+        200_000,
+        "adam",
+        1e-4,
+    )
+    counts = {}
+    for r in make_runs(plan.SCALES["study"], range(1, 12)):
+        counts[r.task, r.name] = counts.get((r.task, r.name), 0) + 1
+    assert counts["linear", "ar"] == counts["decision_tree", "invicl"] == 3 and counts["linear", "ar+×2"] == 2
