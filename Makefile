@@ -19,7 +19,7 @@ demo: $(VENV)/.core
 	@$(BIN)/minicl evaluate demo/ar demo/invicl --plot demo/curves.png
 
 test: $(VENV)/.test lint
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2
 
 test-all: $(VENV)/.test lint
 	@$(BIN)/python -m pytest -m ""

@@ -62,17 +62,18 @@ class Devices:
         self.device = find_device(f"cuda:{os.environ['LOCAL_RANK']}" if name == "cuda" and self.world > 1 else name)
         check(batch_size % self.world == 0, "batch_size", batch_size, f"a multiple of the {self.world} processes")
         self.share = batch_size // self.world
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.world > 1 and not distributed.is_initialized():
+            self._meet()
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[None]:
-        """Compute with the threads that were asked for, together with the other processes."""
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
+        """Compute with the threads that were asked for, and part from the other processes at the end."""
         with use_threads(self.threads):
             if self.world == 1:
                 yield
                 return
-            self._meet()
             try:
                 yield
                 distributed.barrier()

@@ -19,8 +19,8 @@ from minicl.checks import InputError
 from minicl.text import one_line
 
 
-class Untrusted(InputError):
-    """Code that came with a run folder and that nobody has vouched for."""
+class Untrusted(Exception):
+    """Code that came with a run folder and that nobody has vouched for. No InputError: it is never just passed over."""
 
     def __init__(self, folder: str | Path, file: str):
         self.what = f"{folder}: it comes with code, {file}, and no run was trained with that code here"

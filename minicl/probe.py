@@ -18,14 +18,8 @@ from minicl import runs
 from minicl.baselines import get_baseline
 from minicl.checks import check, check_int
 from minicl.devices import auto_device, device_of, use_threads
-from minicl.evaluation import (
-    add_run_arguments,
-    check_run_arguments,
-    choose_checkpoints,
-    choose_lengths,
-    longest_from,
-)
 from minicl.model import Transformer
+from minicl.selection import add_run_arguments, check_run_arguments, choose_checkpoints, choose_lengths, longest_from
 from minicl.stats import bootstrap
 from minicl.tasks import Task
 from minicl.text import columns, whole_numbers

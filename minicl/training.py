@@ -166,12 +166,15 @@ def train(preset: str | None = "tiny", out: str | Path | None = None, **settings
 
 
 def default_folder(config: Config, preset: str | None) -> str:
+    """Where a run goes if nobody says where."""
     names = (config.task.name, config.model.mask)
     return f"runs/{'-'.join(map(plugins.short, names))}-{preset or 'custom'}-{config.train.seed}"
 
 
 def last_metrics(folder: Path) -> dict[str, Any]:
-    lines = runs.read_lines(folder / "metrics.jsonl")
+    """The last line of metrics.jsonl; {} if it is gone or was emptied."""
+    file = folder / "metrics.jsonl"
+    lines = runs.read_lines(file) if file.exists() else []
     return lines[-1] if lines else {}
 
 

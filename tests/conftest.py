@@ -20,6 +20,12 @@ torch.set_num_threads(1)
 EVERY = tuple(STRATEGIES)
 
 
+def pytest_collection_modifyitems(items):
+    """The longest files first, so that no process is left alone with one at the end."""
+    first = ("test_study.py", "test_devices.py", "test_propositions.py")
+    items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
+
+
 def loud_model(mask, seed=0, n_dims=3, n_layer=4, n_head=4, n_embd=32, **settings):
     """A float64 model with weights large enough for every dependency to show."""
     config = ModelConfig(n_dims=n_dims, mask=mask, n_layer=n_layer, n_head=n_head, n_embd=n_embd, **settings)

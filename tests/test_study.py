@@ -1,4 +1,4 @@
-"""The study: from one command to pictures and verdicts, with real runs at scale smoke; the rules of the verdicts."""
+"""The study: from one command to pictures and verdicts, with real runs at scale smoke."""
 
 import json
 import os
@@ -17,8 +17,6 @@ from minicl.cli import main
 from minicl.study import plan
 from minicl.study.figures import make_run
 from minicl.study.numbers import Shelf
-
-pytestmark = pytest.mark.xdist_group("study")  # one process builds the fixture, once
 
 
 def start(folder, *extra):

@@ -122,9 +122,12 @@ def test_the_same_command_twice(cli, whole, tmp_path):
     assert again.returncode == 0 and "run is finished: 60 steps" in again.stderr
     assert json.loads(again.stdout) == {"run": "run", **lines(whole)[-1]}
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
-    (tmp_path / "run" / "metrics.jsonl").write_text("")
-    again = cli(*command, "--json")
-    assert (again.returncode, json.loads(again.stdout)) == (0, {"run": "run"}), "emptied by hand: nothing to trip over"
+    for change in ("emptied", "deleted"):
+        (tmp_path / "run" / "metrics.jsonl").write_text("")
+        if change == "deleted":
+            (tmp_path / "run" / "metrics.jsonl").unlink()
+        again = cli(*command, "--json")
+        assert (again.returncode, json.loads(again.stdout)) == (0, {"run": "run"}), change
 
 
 def test_the_python_function(whole, tmp_path, capsys, monkeypatch):

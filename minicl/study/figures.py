@@ -9,8 +9,9 @@ from matplotlib.figure import Figure as Picture
 
 from minicl import draw, stats
 from minicl.devices import auto_device, use_threads
-from minicl.evaluation import Prompts, depends_on, left_out, measure_baseline, usual_length
+from minicl.evaluation import Prompts, depends_on, left_out, measure_baseline
 from minicl.plugins import short
+from minicl.selection import usual_length
 from minicl.study import pictures
 from minicl.study.numbers import Numbers, Shelf
 from minicl.study.plan import PAPER_MASKS, SHIFTS, Run, Scale, config_of

@@ -14,8 +14,9 @@ from typing import Any
 from minicl import checkpoint, order, probe, runs, stats
 from minicl.checks import InputError, check
 from minicl.devices import auto_device
-from minicl.evaluation import Evaluation, usual_length
+from minicl.evaluation import Evaluation
 from minicl.plugins import short
+from minicl.selection import usual_length
 from minicl.store import WHOLE, Store, digest, slug
 from minicl.study.plan import SCALES, SHIFTS, SHOWN, Run, Scale
 
