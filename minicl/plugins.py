@@ -109,22 +109,30 @@ def _memory():
     return Path(state, "minicl", "trusted")
 
 
+_trained_now: set[str] = set()  # hashes of the code that this process trains with
+
+
 def remember(file: str | Path) -> None:
     """Trust this code from now on, wherever it lies: a run is being trained with it here."""
-    if is_trusted(file):
-        return
-    with contextlib.suppress(OSError):  # where nothing can be remembered, the user's word is needed each time
-        _memory().parent.mkdir(parents=True, exist_ok=True)
-        with open(_memory(), "a", encoding="utf-8") as memory:
-            memory.write(f"{digest(file)}\n")
+    code = digest(file)
+    _trained_now.add(code)
+    if code not in _remembered():
+        with contextlib.suppress(OSError):  # where nothing can be written, later processes need the user's word
+            _memory().parent.mkdir(parents=True, exist_ok=True)
+            with open(_memory(), "a", encoding="utf-8") as memory:
+                memory.write(f"{code}\n")
+
+
+def _remembered():
+    try:
+        return set(_memory().read_text(encoding="utf-8").split())
+    except (OSError, UnicodeDecodeError):
+        return set()
 
 
 def is_trusted(file: str | Path) -> bool:
     """Whether a run was trained with this code here."""
-    try:
-        return digest(file) in _memory().read_text(encoding="utf-8").split()
-    except (OSError, UnicodeDecodeError):
-        return False
+    return digest(file) in _trained_now | _remembered()
 
 
 def from_folder(folder: str | Path | None, file: str, name: str, expected: str | None, trust: bool) -> str:

@@ -60,7 +60,7 @@ def spoil(file, fault, trap):
     data = file.read_bytes()
     middle = len(data) // 2
     if fault == "malicious":
-        file.write_bytes(pickle.dumps({"format": Malicious(trap)}))
+        file.write_bytes(pickle.dumps({"format": Malicious(trap)}, protocol=2))
     elif fault == "malicious zip":
         torch.save({"format": Malicious(trap)}, file)
     elif fault == "foreign":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,22 +17,27 @@ from minicl.devices import Devices, Signals, Stop, find_device, use_threads
 from minicl.training import Training
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-STOPPING = """
-import os, signal, sys, time
+WATCHED = """
+import glob, os, signal, sys, time
 from minicl.cli import main
 from minicl.devices import Signals
 
-plain = Signals.check
+stop_at, plain = int(sys.argv.pop(1)), Signals.check
 
 def check(self, step=None):
-    if step == 40 and self.devices.is_main:  # as if someone stopped torchrun just now
+    if step == stop_at and self.devices.is_main:  # as if someone stopped torchrun just now
         os.kill(os.getppid(), signal.SIGTERM)
         while not self.signal:
             time.sleep(0.01)
     plain(self, step)
 
 Signals.check = check
-sys.exit(main(command="train"))
+try:
+    status = main(command="train")
+finally:
+    names = [open(file).read().strip() for file in glob.glob("/proc/self/task/*/comm")]
+    print("threads of gloo:", sum("gloo" in name for name in names), file=sys.stderr)
+sys.exit(status)
 """
 
 
@@ -112,17 +118,30 @@ def torchrun(script, *arguments):
     return result
 
 
-def test_two_gloo_processes_train_as_one(cli, tmp_path):
+@pytest.fixture
+def watched(tmp_path):
+    """Run `minicl train` under torchrun, with SIGTERM at a step. A thread of gloo that outlives it might abort it."""
+
+    def run(*arguments, stop_at=-1):
+        (tmp_path / "watched.py").write_text(WATCHED)
+        result = torchrun(tmp_path / "watched.py", stop_at, *arguments)
+        assert set(re.findall(r"threads of gloo: (\d+)", result.stderr)) == {"0"}, result.stderr
+        return result
+
+    return run
+
+
+def test_two_gloo_processes_train_as_one(cli, watched, tmp_path):
     settings = flags(steps=120, log_every=20, save_every=1000, mask="invicl")
     assert cli("train", *settings, "--out", "one").returncode == 0
-    (tmp_path / "stopping.py").write_text(STOPPING)
     command = [*settings, "--out", tmp_path / "two"]
-    result = torchrun(tmp_path / "stopping.py", *command)
+    result = watched(*command, stop_at=40)
     assert result.returncode and result.stderr.count("stopped by SIGTERM after 40 steps") == 1, result.stderr
     assert newest_step(tmp_path / "two") == 40
-    result = torchrun("train.py", *command, "--json")
+    result = watched(*command, "--json")
     assert result.returncode == 0 and result.stderr.count("resumed at step 40") == 1, result.stderr
     assert json.loads(result.stdout)["step"] == 120, "one process prints"
+    assert "is finished" in torchrun("train.py", *command).stderr
     files = (tmp_path / run / "metrics.jsonl" for run in ("one", "two"))
     one, two = ([json.loads(line) for line in file.read_text().splitlines()] for file in files)
     assert [line["step"] for line in one] == [line["step"] for line in two] == list(range(0, 121, 20))
@@ -140,12 +159,12 @@ def test_two_gloo_processes_train_as_one(cli, tmp_path):
         (["--lr", "1e30", "--clip", "0", "--warmup", "0", "--out", "bad"], "the loss of step 2 is not finite"),
     ],
 )
-def test_what_goes_wrong_under_torchrun_is_said_once(cli, tmp_path, extra, words):
+def test_what_goes_wrong_under_torchrun_is_said_once(cli, watched, tmp_path, extra, words):
     assert cli("train", *flags(steps=5), "--out", "run").returncode == 0
     (tmp_path / "run" / "metrics.jsonl").unlink()
     (tmp_path / "run" / "metrics.jsonl").mkdir()
     extra = [str(tmp_path / part) if part == "bad" else part for part in extra]
-    result = torchrun("train.py", *flags(steps=5), "--out", tmp_path / "run", *extra)
+    result = watched(*flags(steps=5), "--out", tmp_path / "run", *extra)
     assert result.returncode and result.stdout == ""
     lines = [line for line in result.stderr.splitlines() if line.startswith("minicl train: ")]
     assert len(lines) == 1 and words in lines[0] and "[rank1]" not in result.stderr, result.stderr

@@ -24,6 +24,7 @@ CRAFTED = ("mask", "absolute", "relative", "task", "checkpoint")
 def nothing_remembered(tmp_path, monkeypatch):
     """A user who has not trained anything yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(plugins, "_trained_now", set())
 
 
 def trapped(file, code, trap):
@@ -153,6 +154,8 @@ def test_what_was_trained_here_needs_no_word(cli, tmp_path, nothing_remembered, 
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     load(tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "state")
+    load(tmp_path / "elsewhere")
+    monkeypatch.setattr(plugins, "_trained_now", set())  # as in another process
     with pytest.raises(plugins.Untrusted):
         load(tmp_path / "elsewhere")
     shutil.move(tmp_path / "elsewhere", tmp_path / "run")
@@ -164,7 +167,10 @@ def test_where_nothing_can_be_remembered_runs_can_be_trained(cli, tmp_path, monk
     (tmp_path / "state").write_text("a file")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "my.py").write_text(MASK)
+    monkeypatch.setattr(plugins, "_trained_now", set())
     assert cli("train", *flags(mask="my.py:f", steps=2), "--out", "run").returncode == 0
+    assert load(tmp_path / "run"), "this process has just trained it"
+    plugins._trained_now.clear()  # as in another process
     with pytest.raises(plugins.Untrusted):
         load(tmp_path / "run")
     assert load(tmp_path / "run", trust=True)

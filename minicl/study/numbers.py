@@ -132,13 +132,13 @@ def work(scale: str, out: str, folder: str, task: str, name: str, seed: str) -> 
 
 
 def measure(run: Run, scale: Scale, folder: Path) -> Numbers:
-    """Everything that any figure needs of a run. Its code is trusted: it was just trained with it."""
+    """Everything that any figure needs of a run."""
     start, config, n = time.perf_counter(), run.config, run.config.data.examples
     last = usual_length(config)
 
     def curves(steps, shifts):
         settings = {"checkpoints": tuple(sorted(steps)), "baselines": "none", "prompts": scale.prompts}
-        results = Evaluation(folder, shifts, trust=True, **settings).results()
+        results = Evaluation(folder, shifts, **settings).results()
         if len(results) < len(steps) * len(shifts):
             raise InputError(f"{folder}: one of its checkpoints cannot be measured; move the folder away to train anew")
         return [_light(record, errors, (n, record["lengths"][-1])) for record, errors in results]
@@ -148,11 +148,11 @@ def measure(run: Run, scale: Scale, folder: Path) -> Numbers:
     if "shifts" in run.measures:
         numbers["curves"] += curves({run.early, run.late}, SHIFTS)
     if "order" in run.measures:
-        model = runs.load(folder, device=auto_device(), trust=True)
+        model = runs.load(folder, device=auto_device())
         numbers["order"] = order.sensitivity(model, config.task, n, min(ORDERED, scale.prompts))
     if "probes" in run.measures:
         lengths = sorted({n // 4, n // 2, n, (n + last) // 2, last})
-        numbers["probes"] = probe.of_run(folder, lengths, prompts=scale.probed, trust=True)
+        numbers["probes"] = probe.of_run(folder, lengths, prompts=scale.probed)
     metrics, timing = (runs.read_lines(folder / name) for name in runs.LOGS)
     numbers["training"] = [m | {"seconds": t["seconds"]} for m, t in zip(metrics, timing, strict=True)]
     numbers["seconds"] = timing[-1]["seconds"] + time.perf_counter() - start
