@@ -70,6 +70,17 @@ def state_home(tmp_path_factory):
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+@pytest.fixture
+def forget(tmp_path, monkeypatch):
+    """A function after which this process is one of a user who has trained nothing yet."""
+
+    def run(name="state"):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
+        monkeypatch.setattr("minicl.plugins._trained_now", set())
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory):
     """A small uninterrupted run. Tests read it, copy it, or compare with it."""

@@ -21,10 +21,9 @@ CRAFTED = ("mask", "absolute", "relative", "task", "checkpoint")
 
 
 @pytest.fixture
-def nothing_remembered(tmp_path, monkeypatch):
+def nothing_remembered(forget):
     """A user who has not trained anything yet."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(plugins, "_trained_now", set())
+    forget()
 
 
 def trapped(file, code, trap):

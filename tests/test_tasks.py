@@ -231,14 +231,14 @@ FLAGS = [part for name, value in TINY.items() for part in ("--" + name.replace("
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, forget):
     """A folder with a task of one's own, on a machine where nothing has been trained yet."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    forget()
     (tmp_path / "my.py").write_text(CUBIC)
     return tmp_path
 
 
-def test_a_class_of_ones_own_is_trained_and_evaluated(cli, here, monkeypatch):
+def test_a_class_of_ones_own_is_trained_and_evaluated(cli, here, forget):
     train = ["train", "--task", "my.py:cubic", *FLAGS, "--out", "run"]
     result = cli(*train, "--gain", 2, "--json")
     assert result.returncode == 0 and json.loads(result.stdout)["step"] == 10, result.stderr
@@ -256,8 +256,7 @@ def test_a_class_of_ones_own_is_trained_and_evaluated(cli, here, monkeypatch):
     mine = get_task(f"{here}/moved/task.py:cubic", n_dims=2, gain=2.0).sample(500, 4, seed=0)
     zero = float(mine.targets[:, 0].double().square().mean()) / 2  # without examples, averaging answers 0
     assert records[1]["mean"][0] == pytest.approx(zero, rel=1e-5), "the prompts are the run's own, with its gain"
-    monkeypatch.setenv("XDG_STATE_HOME", str(here / "elsewhere"))
-    monkeypatch.setattr("minicl.plugins._trained_now", set())  # as in another process
+    forget("elsewhere")
     assert_one_line(cli("evaluate", "moved", *settings), "task.py", "minicl evaluate moved", "--trust")
     assert json.loads(cli("evaluate", "moved", *settings, "--trust").stdout) == records
 

@@ -238,11 +238,11 @@ def test_which_optimiser_a_run_resembles(cli, tmp_path):
     assert "nearest Newton" in cli("theory", "--run", "run", "--prompts", 64).stdout
 
 
-def test_a_run_that_brings_code_needs_trust(cli, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "here"))
+def test_a_run_that_brings_code_needs_trust(cli, tmp_path, forget):
+    forget("here")
     (tmp_path / "my.py").write_text("def mine(q, k, layer):\n    return (k.example < q.example) & (layer > 1)\n")
     train_run(Config.make("tiny", mask=f"{tmp_path}/my.py:mine", **TINY), tmp_path / "run")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    forget("elsewhere")
     flags = ("theory", "--run", "run", "--prompts", 64, "--json")
     assert_one_line(cli(*flags), "mask.py", "--trust")
     assert len(json.loads(cli(*flags, "--trust").stdout)) == 3
