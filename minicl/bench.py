@@ -195,9 +195,9 @@ def training(sizes: dict[str, Any]) -> Records:
 def add_arguments(parser):
     parser.add_argument("--inference", action="store_true", help="a forward pass of each strategy, instead of training")
     parser.add_argument("--quality", metavar="DIR", help="the race to a low error, preset small against 2022, in DIR")
-    parser.add_argument("--minutes", type=float, help="--quality: for each strategy (15)")
+    parser.add_argument("--minutes", type=float, help="--quality: at most, for each run (15)")
     parser.add_argument("--target", type=float, help="--quality: the error to reach (0.05)")
-    parser.add_argument("--seeds", type=int, help="--quality: of preset small, one after the other (1)")
+    parser.add_argument("--seeds", type=int, help="--quality: of both recipes (1)")
     parser.add_argument("--plot", metavar="FILE", help="--quality: draw the race, and the curves of what it trained")
     text = "--inference, --quality: strategies (all; ar,invicl)"
     parser.add_argument("--masks", "--mask", type=names, metavar="M,M,…", help=text)

@@ -102,7 +102,7 @@ PRESETS = {
         "keep": (100, 200, 300, 600, 900),
     },
     "paper": {
-        "lengths": "curriculum", "save_every": 1000,
+        "lengths": "curriculum", "read_start": "torch", "save_every": 1000,
         "keep": (10_000, 25_000, 50_000, 75_000, 100_000, 125_000, 150_000, 175_000),
     },
     "paper-fast": {

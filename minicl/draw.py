@@ -286,11 +286,11 @@ def race(records: Records, curve_records: Records) -> Figure:
     for r in records:
         name = short(r["mask"])
         style = {"color": look(name, methods)[0], "linewidth": 1}
-        begun = [curve for curve in r["recipe_curves"] if curve]
-        label = f"{name}, {len(begun)} seed{'' if len(begun) == 1 else 's'}"
-        for i, curve in enumerate(begun):
-            left.plot(*zip(*curve, strict=True), label=None if i else label, **style)
-        left.plot(*zip(*r["reference_curve"], strict=True), linestyle="--", label=f"{name}, recipe of 2022", **style)
+        for kind, line, words in (("recipe", "-", ""), ("reference", "--", ", recipe of 2022")):
+            begun = [curve for curve in r[f"{kind}_curves"] if curve]
+            label = f"{name}{words}, {len(begun)} seed{'' if len(begun) == 1 else 's'}"
+            for i, curve in enumerate(begun):
+                left.plot(*zip(*curve, strict=True), linestyle=line, label=None if i else label, **style)
     left.axhline(target, color="#999999", linewidth=0.8, linestyle=":")
     left.annotate(f"{target:g}", (5.2, target), va="bottom", fontsize=7, color="#666666")
     left.set(yscale="log", xscale="log", xlim=(5, None), xlabel="seconds of training on one core", ylabel=ERROR)

@@ -33,6 +33,11 @@ class ModelConfig:
     n_embd: int = setting(256, "width", least=1)
     init_std: float = setting(0.02, "standard deviation of the initial matrices; 0.02 is GPT-2's", above=0)
     symmetric_std: float | None = setting(None, "that of symmetric positions, instead of init_std", above=0)
+    read_start: str = setting(
+        "gpt2",
+        "start of read-in and read-out. gpt2: as the other matrices. torch: torch's own, as in the code of 2022",
+        choices=("gpt2", "torch"),
+    )
     max_examples: int = setting(100, "most examples with absolute positions; others know no limit", least=1)
 
     def __post_init__(self):
@@ -134,7 +139,9 @@ class Transformer(nn.Module):
     def _initialise(self):
         """GPT-2's: normal, and smaller where 2·n_layer branches add up in the residual stream."""
         for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
+            if name.startswith("read_") and self.config.read_start == "torch":
+                module.reset_parameters()  # uniform, with a standard deviation of 1/√(3 × inputs), and biases too
+            elif isinstance(module, nn.Linear):
                 scale = math.sqrt(2 * self.config.n_layer) if name.endswith("c_proj") else 1
                 nn.init.normal_(module.weight, std=self.config.init_std / scale)
                 nn.init.zeros_(module.bias)

@@ -11,13 +11,15 @@ from minicl.checks import InputError, check
 from minicl.plugins import short
 from minicl.text import columns
 
-# The recipe of 2022 on the same model: Adam at a constant 1e-4, batch 64, GPT-2's initial scale, and its curriculum at
-# a quarter, as everything else here: from a quarter of the dimensions, one more every 500 steps instead of every 2,000.
+# The recipe of 2022 on the same model: Adam at a constant 1e-4, batch 64, GPT-2's initial scale, torch's own start of
+# read-in and read-out, and its curriculum at a quarter, as everything else here: from a quarter of the dimensions, one
+# more every 500 steps instead of every 2,000.
 REFERENCE = {
     "optimizer": "adam", "batch_size": 64, "lr": 1e-4, "warmup": 0, "schedule": "constant", "clip": 0,
-    "beta2": 0.999, "init_std": 0.02, "symmetric_std": 0.02, "queries": 1,
+    "beta2": 0.999, "init_std": 0.02, "symmetric_std": 0.02, "read_start": "torch", "queries": 1,
     "lengths": "curriculum", "steps": 500_000, "curriculum_steps": 2_000, "keep": "",
 }  # fmt: skip
+RECIPES = {"recipe": {}, "reference": REFERENCE}
 
 
 def quality(
@@ -25,8 +27,9 @@ def quality(
 ) -> list[dict[str, Any]]:
     """One record per mask: seconds until an error at the training length, of preset `small` and of the recipe of 2022.
 
-    Each mask gets so many minutes. Seeds of the preset train one after the other, beside the other recipe. The runs are
-    ordinary run folders below `folder`: asked again with more minutes, they go on where they stopped.
+    Both recipes train side by side, seed after seed. The preset trains to its end, the other recipe until the target;
+    each run for so many minutes at most. The runs are ordinary run folders below `folder`: asked again with more
+    minutes, they go on where they stopped.
     """
     names = [short(mask) for mask in masks]
     check(len(set(names)) == len(names), "masks", ", ".join(masks), "masks with different names")
@@ -40,23 +43,30 @@ def quality(
 
 
 def _race(mask, folder, target, minutes, seeds, settings):
+    """Two lanes side by side, one for each recipe."""
     same = settings | {"mask": mask, "threads": 1, "log_every": 25}
-    reference = run_folder(folder, mask, "reference")
-    slow = _start(reference, same | REFERENCE | {"seed": 0})
-    waiting, started = list(range(seeds)), []
-    end = time.monotonic() + 60 * minutes
+    waiting = {name: list(range(seeds)) for name in RECIPES}
+    active = {}
     try:
-        while time.monotonic() < end:
-            if waiting and (not started or _ended(started[-1])):
-                seed = waiting.pop(0)
-                started.append(_start(run_folder(folder, mask, f"recipe-{seed}"), same | {"seed": seed}))
-            recipe_ended, reference_ended = _ended(started[-1]), _ended(slow)
-            reached = _reached(_progress_of(reference), target) is not None
-            if recipe_ended and not waiting and (reference_ended or reached):
-                break
+        while any(waiting.values()) or active:
+            for name in RECIPES:
+                if name in active and _is_over(*active[name], name, target, minutes):
+                    children.stop([active.pop(name)[1]])
+                if name not in active and waiting[name]:
+                    seed = waiting[name].pop(0)
+                    out = run_folder(folder, mask, f"{name}-{seed}")
+                    active[name] = (out, _start(out, same | RECIPES[name] | {"seed": seed}), time.monotonic())
             time.sleep(0.5)
     finally:
-        children.stop([slow[0], *(process for process, _ in started)])
+        children.stop([process for _, process, _ in active.values()])
+
+
+def _is_over(out, process, began, name, target, minutes):
+    """Whether a run need not go on. InputError if it could not."""
+    if process.poll():
+        raise InputError(children.complaint(process, out.with_suffix(".log")))
+    reached = name == "reference" and _reached(_progress_of(out), target) is not None
+    return process.returncode is not None or reached or time.monotonic() - began > 60 * minutes
 
 
 def run_folder(folder: str | Path, mask: str, name: str) -> Path:
@@ -65,10 +75,10 @@ def run_folder(folder: str | Path, mask: str, name: str) -> Path:
 
 
 def _start(out, settings):
-    """(process, its log file) of one run."""
+    """The process of one run."""
     given = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     log = out.with_suffix(".log")
-    return children.start(train_command, "--preset", "small", *given, "--out", str(out), log=log), log
+    return children.start(train_command, "--preset", "small", *given, "--out", str(out), log=log)
 
 
 def train_command(*arguments: str) -> int:
@@ -76,14 +86,6 @@ def train_command(*arguments: str) -> int:
     from minicl.cli import main
 
     return main(["train", *arguments])
-
-
-def _ended(run):
-    """Whether a run has ended; InputError if it could not go on."""
-    process, log = run
-    if process.poll():
-        raise InputError(children.complaint(process, log))
-    return process.returncode is not None
 
 
 def _progress_of(out):
@@ -101,44 +103,39 @@ def _reached(curve, target):
 
 
 def outcome(folder: str | Path, mask: str, target: float, seeds: int) -> dict[str, Any]:
-    """Seconds until the target for both recipes (None: not reached), and the ratio, or what it is at least."""
-    curves = [_progress_of(run_folder(folder, mask, f"recipe-{seed}")) for seed in range(seeds)]
-    reference = _progress_of(run_folder(folder, mask, "reference"))
-    recipe, rival = [_reached(curve, target) for curve in curves], _reached(reference, target)
-    trained = reference[-1][0] if reference else 0.0
-    slowest = None if None in recipe else max(recipe)
-    return {
-        "recipe_seconds": recipe,
-        "recipe_trained": [curve[-1][0] if curve else 0.0 for curve in curves],
-        "recipe_last": [curve[-1][1] if curve else None for curve in curves],
-        "recipe_curves": curves,
-        "reference_seconds": rival,
-        "reference_trained": trained,
-        "reference_best": min((error for _, error in reference), default=None),
-        "reference_curve": reference,
-        "at_least": rival is None,
-        "ratio": (trained if rival is None else rival) / slowest if slowest else None,
-    }
+    """For both recipes each seed's curve, its seconds until the target (None: not reached), and the ratio.
+
+    The ratio is the worst one: the fastest seed of 2022 over the slowest of the preset. A seed of 2022 that was stopped
+    before the target counts with the time that it was given, so that the ratio is at least that.
+    """
+    record = {}
+    for name in RECIPES:
+        curves = [_progress_of(run_folder(folder, mask, f"{name}-{seed}")) for seed in range(seeds)]
+        record[f"{name}_curves"] = curves
+        record[f"{name}_seconds"] = [_reached(curve, target) for curve in curves]
+        record[f"{name}_trained"] = [curve[-1][0] if curve else 0.0 for curve in curves]
+        record[f"{name}_last"] = [curve[-1][1] if curve else None for curve in curves]
+    own, given = record["recipe_seconds"], zip(record["reference_seconds"], record["reference_trained"], strict=True)
+    fastest, at_least = min((trained if seconds is None else seconds, seconds is None) for seconds, trained in given)
+    slowest = None if None in own else max(own)
+    return {**record, "at_least": at_least, "ratio": fastest / slowest if slowest else None}
 
 
 def quality_table(records: list[dict[str, Any]]) -> str:
     """The race in words."""
-    rows = [["mask", "preset small", "recipe of 2022", "ratio", "last error of the preset", "least error of 2022"]]
+    rows = [["mask", "preset small, s", "recipe of 2022, s", "ratio", "last error of the preset", "of 2022"]]
     for r in records:
-        own = ", ".join("–" if s is None else f"{s:.0f}" for s in r["recipe_seconds"])
-        rival = r["reference_seconds"]
-        rows.append(
-            [
-                short(r["mask"]),
-                f"{own} s",
-                f"not in {r['reference_trained']:.0f} s" if rival is None else f"{rival:.0f} s",
-                "–" if r["ratio"] is None else f"{'≥ ' * r['at_least']}{r['ratio']:.1f}×",
-                ", ".join("–" if e is None else f"{e:.3g}" for e in r["recipe_last"]),
-                "–" if r["reference_best"] is None else f"{r['reference_best']:.3g}",
-            ]
-        )
-    target = f"training time until error {records[0]['target']:g} at the training length"
-    return "\n".join([f"{target}; the ratio is to the slowest seed", *columns(rows)])
+        cells = []
+        for name in RECIPES:
+            pairs = zip(r[f"{name}_seconds"], r[f"{name}_trained"], strict=True)
+            cells.append(", ".join(f"> {trained:.0f}" if s is None else f"{s:.0f}" for s, trained in pairs))
+        cells.append("–" if r["ratio"] is None else f"{'≥ ' * r['at_least']}{r['ratio']:.1f}×")
+        last = [", ".join("–" if e is None else f"{e:.3g}" for e in r[f"{name}_last"]) for name in RECIPES]
+        rows.append([short(r["mask"]), *cells, *last])
+    target = f"training time until error {records[0]['target']:g} at the training length, each seed"
+    return "\n".join(
+        [f"{target}; the ratio is that of the fastest of 2022 to the slowest of the preset", *columns(rows)]
+    )
 
 
 def quality_curves(masks: Sequence[str], folder: str | Path, seeds: int) -> list[dict[str, Any]]:

@@ -19,14 +19,15 @@ GAMMA, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEE
 class Random:
     """Draws for the prompts `start` … `start + batch_size − 1` of a seed, which may be a number or a tuple of them.
 
-    Every draw has a name; the same name gives the same numbers, another name independent ones.
+    Every draw has a name; the same name gives the same numbers, another name independent ones. `dims` is for functions
+    that must know how many coordinates of the inputs are not zero (None: all).
     """
 
-    def __init__(self, seed, batch_size, start=0, device="cpu"):
+    def __init__(self, seed, batch_size, start=0, device="cpu", dims=None):
         for part in seed if isinstance(seed, tuple) else (seed,):
             check_int("seed", part, least=0)
         check_int("batch_size", batch_size, least=1)
-        self.seed, self.batch_size = seed, batch_size
+        self.seed, self.batch_size, self.dims = seed, batch_size, dims
         self.prompts = torch.arange(start, start + batch_size, device=device)
 
     def bits(self, name, count):

@@ -91,7 +91,7 @@ class Task:
         shift = get_shift(shift)
         most = shift.most_points(self)
         check(n_points <= most, f"n_points under shift {shift.name}", n_points, f"at most {most}")
-        random = Random(seed, batch_size, start, device)
+        random = Random(seed, batch_size, start, device, dims)
         f = shift.function(self.function(random), random)
         xs = random.normal("xs", n_points, self.n_dims)
         if dims is not None:
@@ -217,7 +217,8 @@ class SparseLinear(Task):
         return float(self.sparsity)
 
     def function(self, random):
-        support = random.choice("support", self.n_dims, self.sparsity)
+        active = random.dims or self.n_dims  # in a curriculum the support lies inside what is not zero, as in 2022
+        support = random.choice("support", active, self.sparsity)
         values = random.normal("w", self.n_dims)
         w = torch.zeros_like(values).scatter(1, support, values.gather(1, support))
         return lambda xs: dot(w, xs)

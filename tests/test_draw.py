@@ -208,7 +208,7 @@ def test_the_copies_of_a_context_are_named(n, labelled):
 
 
 def record_of_race(mask):
-    curves = {"recipe_curves": [[[1, 0.5], [2, 0.1]], []], "reference_curve": [[1, 0.9], [9, 0.8]]}
+    curves = {"recipe_curves": [[[1, 0.5], [2, 0.1]], []], "reference_curves": [[[1, 0.9], [9, 0.8]]]}
     return {"mask": mask, "target": 0.2, **curves}
 
 
@@ -218,11 +218,11 @@ def test_the_race_and_masks_of_ones_own_keep_their_colours():
     curves = [MODEL | {"run": name, "method": name} for name in names]
     left, right = (lines_of(axes) for axes in draw.race([record_of_race(mask) for mask in masks], curves).axes)
     seeds = [to_hex(left[f"{name}, 1 seed"].get_color()) for name in names]
-    assert seeds == [to_hex(left[f"{name}, recipe of 2022"].get_color()) for name in names]
+    assert seeds == [to_hex(left[f"{name}, recipe of 2022, 1 seed"].get_color()) for name in names]
     assert seeds == [to_hex(right[name].get_color()) for name in names] and len(set(seeds)) == 3
     assert list(left["ar, 1 seed"].get_ydata()) == [0.5, 0.1]
-    one = draw.race([record_of_race("ar") | {"reference_curve": []}], [MODEL]).axes[0]
-    assert "ar, recipe of 2022" not in lines_of(one), "it has not begun"
+    one = draw.race([record_of_race("ar") | {"reference_curves": [[]]}], [MODEL]).axes[0]
+    assert not [label for label in lines_of(one) if "2022" in label], "it has not begun"
 
 
 def test_growth_has_a_line_for_every_checkpoint():

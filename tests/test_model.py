@@ -257,6 +257,17 @@ def test_gpt2_initialisation():
     assert 9.4e6 < sum(p.numel() for p in model.parameters()) < 9.6e6
 
 
+def test_read_in_and_read_out_may_start_as_in_2022():
+    """Uniform up to 1/√inputs, biases too; all else stays as it is."""
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(read_start="torch"))
+    for layer, inputs in ((model.read_in, 20), (model.read_out, 256)):
+        assert layer.weight.std().item() == pytest.approx(1 / math.sqrt(3 * inputs), rel=0.1)
+        assert layer.weight.abs().max() <= 1 / math.sqrt(inputs) and (layer.bias != 0).all()
+    assert model.blocks[0].attn.c_attn.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert (model.blocks[0].attn.c_attn.bias == 0).all()
+
+
 def test_a_model_can_be_pickled_and_outlives_its_mask_file(tmp_path):
     for mask in ("ar", "invicl"):
         model = loud_model(mask)

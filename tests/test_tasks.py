@@ -311,3 +311,15 @@ def test_bad_parameters_name_the_argument(call, words):
         call()
     for word in words:
         assert word in str(error.value)
+
+
+def test_sparse_functions_of_a_curriculum_use_its_coordinates():
+    """With 4 of 20 coordinates not zero, the support lies in those 4."""
+    task = get_task("sparse_linear", n_dims=20, sparsity=3)
+    f = task.function(Random(0, 500, dims=4))
+    w = f(torch.eye(20).expand(500, 20, 20))
+    assert ((w != 0).sum(1) == 3).all() and (w[:, 4:] == 0).all() and (w[:, :4] != 0).any(0).all()
+    few = task.function(Random(0, 10, dims=2))(torch.eye(20).expand(10, 20, 20))
+    assert ((few != 0).sum(1) == 2).all(), "no more than there are"
+    whole, plain = (task.sample(8, 5, 0, dims=d) for d in (20, None))
+    assert torch.equal(whole.ys, plain.ys) and get_task("linear").sample(4, 3, dims=5).ys.abs().min() > 0
