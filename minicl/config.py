@@ -74,6 +74,11 @@ class MachineConfig:
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, …")
     threads: int | None = setting(None, "CPU threads (torch's own choice)", least=1, most=1024)
     compile: bool = setting(False, "torch.compile the model")
+    linear: str = setting(
+        "auto",
+        "library for products on a CPU. auto: the clearly faster one, which a resumed run keeps",
+        choices=("auto", "torch", "onednn"),
+    )
 
 
 GROUPS = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "machine": MachineConfig}
@@ -127,6 +132,8 @@ class Config:
             check_settings(group)
         check(self.train.beta2 < 1, "beta2", self.train.beta2, "a number of at least 0 and below 1")
         check(self.train.decay <= 1, "decay", self.train.decay, "a number from 0 to 1")
+        exact = self.train.precision == "fp32" or self.machine.linear != "onednn"
+        check(exact, "linear", "onednn with bf16", "auto, torch; or onednn with --precision fp32")
         for step in self.train.keep:
             check_int("keep", step, least=1, most=self.train.steps)
         if self.model.resolved_positions == "absolute":

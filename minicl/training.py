@@ -5,6 +5,7 @@ rate) is a pure function of (config, step), so a resumed run repeats the uninter
 """
 
 import contextlib
+import dataclasses
 import json
 import math
 import sys
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor, distributed
 
 from minicl import checkpoint, cost, plugins, runs
-from minicl.checks import InputError
+from minicl.checks import InputError, check
 from minicl.config import Config, DataConfig, add_config_flags
 from minicl.devices import Devices, Signals, Stop, rank
+from minicl.linear import faster, use_onednn
 from minicl.log import Log, say
 from minicl.model import Transformer
 from minicl.optim import make_optimizer
@@ -42,6 +44,8 @@ class Training:
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers are none of ours
             torch.manual_seed(config.train.seed)
             self.model = Transformer(config.model).to(devices.device)
+        if config.machine.linear == "onednn":
+            use_onednn(self.model)
         if config.machine.compile:  # only updates: the few other passes would each need a compilation of their own
             plain, compiled = self.model.propagate, torch.compile(self.model.propagate)
             self.model.propagate = lambda *args: (compiled if torch.is_grad_enabled() else plain)(*args)
@@ -185,6 +189,7 @@ def train_run(config: Config, folder: str | Path) -> None:
         raise InputError("mask: got a Strategy, allowed: a name or path/to/file.py:name, so that the run can be loaded")
     devices = Devices(config.machine, config.train.batch_size)
     with Signals(devices) as signals, devices.joined(), contextlib.ExitStack() as held:
+        config = choose_library(config, folder, devices)
         with writing_to(folder):
             devices.main_does(held.enter_context, runs.hold(config, folder))
         training = Training(config, devices)
@@ -201,6 +206,21 @@ def train_run(config: Config, folder: str | Path) -> None:
             with Log(training, folder) as log, telling_what_is_left(folder):
                 _go_on(training, folder, log, signals)
         say(devices, f"next: minicl evaluate {folder}")
+
+
+def choose_library(config: Config, folder: Path, devices: Devices) -> Config:
+    """The config with its products' library decided: as the run began, or else by the main process, for all."""
+    choice = config.machine.linear
+    if choice == "auto" and devices.is_main:
+        if (folder / "config.json").exists():
+            choice = runs.read_settings(folder).get("machine", {}).get("linear", "torch")
+        elif devices.device.type == "cpu" and config.train.precision == "fp32":
+            choice = faster(config.model.n_embd, rows=512)
+    onednn = devices.total(torch.tensor(int(devices.is_main and choice == "onednn"), device=devices.device))
+    check(not onednn or devices.device.type == "cpu", "linear", "onednn on a GPU", "auto, torch")
+    return dataclasses.replace(
+        config, machine=dataclasses.replace(config.machine, linear="onednn" if onednn else "torch")
+    )
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from minicl.training import Training
 ROOT = Path(__file__).parent.parent
 TINY = {"n_dims": 2, "examples": 3, "max_examples": 8, "n_layer": 1, "n_head": 1, "n_embd": 8, "batch_size": 8}
 TINY |= {"queries": 2, "steps": 60, "log_every": 7, "save_every": 5, "validate": 16, "threads": 1, "warmup": 5}
+TINY |= {"linear": "torch"}  # no race: which library wins depends on the machine
 MINICL = [sys.executable, "-m", "minicl"]
 HANGING = 600  # seconds: a guard against a process that never ends, not a limit that a slow machine could meet
 
