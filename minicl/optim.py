@@ -51,15 +51,20 @@ class Muon(torch.optim.Optimizer):
         super().load_state_dict(state)
         self._share()
 
+    def _average(self, p):
+        state = self.state[p]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(p)
+        return state["momentum"]
+
     @torch.no_grad()
     def step(self):
         rate, momentum = self.param_groups[0]["lr"], self.param_groups[0]["momentum"]
         for (rows, columns), matrices in self.by_shape.items():
-            for p in matrices:
-                average = self.state[p].setdefault("momentum", torch.zeros_like(p))
-                average.lerp_(p.grad, 1 - momentum)
-                p.grad.lerp_(average, momentum)  # Nesterov's
-            moves = orthogonalise(torch.stack([p.grad for p in matrices]))
+            gradients, averages = [p.grad for p in matrices], [self._average(p) for p in matrices]
+            torch._foreach_lerp_(averages, gradients, 1 - momentum)
+            torch._foreach_lerp_(gradients, averages, momentum)  # Nesterov's
+            moves = orthogonalise(torch.stack(gradients))
             torch._foreach_add_(matrices, list(moves), alpha=-rate * max(1, rows / columns) ** 0.5)
         self.adam.step()
 

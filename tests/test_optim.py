@@ -3,7 +3,7 @@
 import torch
 from training_helpers import trainer
 
-from minicl.optim import orthogonalise
+from minicl.optim import Muon, orthogonalise
 
 
 def test_every_parameter_is_in_one_group():
@@ -44,3 +44,22 @@ def test_muon_moves_what_it_should():
             assert 0.6 * rate < torch.linalg.svdvals(moved.detach())[0] < 1.3 * rate, name
         else:
             torch.testing.assert_close(moved, by_adam)
+
+
+def test_muon_in_groups_equals_muon_matrix_by_matrix():
+    """Three steps, against the plain rule written for one matrix at a time."""
+    torch.manual_seed(0)
+    matrices = [torch.nn.Parameter(torch.randn(shape)) for shape in ((4, 6), (8, 4), (4, 6))]
+    expected = [p.detach().clone() for p in matrices]
+    averages = [torch.zeros_like(p) for p in expected]
+    muon = Muon(matrices, 1.0, torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]))
+    muon.param_groups[0]["lr"] = 0.1
+    for _ in range(3):
+        for p, value, average in zip(matrices, expected, averages, strict=True):
+            p.grad = torch.randn(p.shape)
+            average.mul_(0.95).add_(p.grad, alpha=0.05)
+            along = 0.05 * p.grad + 0.95 * average
+            value -= 0.1 * max(1, len(p) / p.shape[1]) ** 0.5 * orthogonalise(along[None])[0]
+        muon.step()
+    for p, value in zip(matrices, expected, strict=True):
+        torch.testing.assert_close(p.detach(), value, rtol=1e-4, atol=1e-5)
