@@ -6,7 +6,8 @@ shown the examples that it may see. Under `invicl` and `prefix` not all are.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,22 +18,53 @@ from minicl.model import Transformer
 CHUNK = 2**14  # tokens that go through the model at once: bounds memory whatever the number of prompts
 
 
-@torch.inference_mode()
+class States(NamedTuple):
+    """What is read at the query after n examples, for each of L lengths n."""
+
+    query: Tensor  # (B, L) the answers
+    hidden: dict[int, Tensor]  # (B, L, E) the query token's states, of the layers that were asked for
+
+
 def answers(model: Callable, xs: Tensor, ys: Tensor, queries: Tensor, lengths: Sequence[int]) -> Tensor:
-    """(B, len(lengths)): the answer to queries[:, n] from the first n examples, for each n of `lengths`."""
+    """(B, L): the answer to queries[:, n] from the first n examples, for each n of `lengths`."""
+    return states(model, xs, ys, queries, lengths).query
+
+
+@torch.inference_mode()
+def states(
+    model: Callable, xs: Tensor, ys: Tensor, queries: Tensor, lengths: Sequence[int], layers: Iterable[int] = ()
+) -> States:
+    """The answers, and the hidden states behind them; some prompts at a time, so that memory is bounded."""
     longest = max(lengths)
     tokens = PER_EXAMPLE * longest * getattr(model, "copies", 1) + 1
     way = plain
     if isinstance(model, Transformer) and _settled(model, lengths):
         way, tokens = _one_pass, tokens + len(lengths)
     step = max(1, CHUNK // tokens)
-    parts = [way(model, *(t[i : i + step] for t in (xs, ys, queries)), lengths) for i in range(0, len(xs), step)]
-    return torch.cat(parts)
+    chunks = [
+        way(model, *(t[i : i + step] for t in (xs, ys, queries)), lengths, frozenset(layers))
+        for i in range(0, len(xs), step)
+    ]
+    return _join(chunks, dim=0)
 
 
-def plain(model: Callable, xs: Tensor, ys: Tensor, queries: Tensor, lengths: Sequence[int]) -> Tensor:
+def _join(parts, dim):
+    hidden = {layer: torch.cat([part.hidden[layer] for part in parts], dim) for layer in parts[0].hidden}
+    return States(torch.cat([part.query for part in parts], dim), hidden)
+
+
+def plain(
+    model: Callable, xs: Tensor, ys: Tensor, queries: Tensor, lengths: Sequence[int], layers: Iterable[int] = ()
+) -> States:
     """The reference: one pass for each length. It takes anything that is called as a model is."""
-    return torch.cat([model(xs[:, :n], ys[:, :n], queries[:, n : n + 1]).query for n in lengths], dim=1)
+    more = {"hidden": layers} if layers else {}
+    passes = [model(xs[:, :n], ys[:, :n], queries[:, n : n + 1], **more) for n in lengths]
+    return _join([_at_queries(out) for out in passes], dim=1)
+
+
+def _at_queries(out):
+    readings = getattr(out, "hidden", {})
+    return States(out.query, {layer: reading.query for layer, reading in readings.items()})
 
 
 def _settled(model, lengths):
@@ -66,7 +98,7 @@ def _nested(model, whole, lengths):
     return True
 
 
-def _one_pass(model, xs, ys, queries, lengths):
+def _one_pass(model, xs, ys, queries, lengths, layers):
     """All lengths at once: query j stands after the first lengths[j] examples and sees those."""
     N, ends = max(lengths), torch.tensor(lengths, device=xs.device)
     whole: Layout = model.layout(N, len(lengths), xs.device)
@@ -79,4 +111,4 @@ def _one_pass(model, xs, ys, queries, lengths):
         positions = positions.clone()
         positions[whole.query] = PER_EXAMPLE * ends
     cut = dataclasses.replace(whole, mask=mask, positions=positions)
-    return model.propagate(xs[:, :N], ys[:, :N], queries[:, lengths], cut).query
+    return _at_queries(model.propagate(xs[:, :N], ys[:, :N], queries[:, lengths], cut, layers))

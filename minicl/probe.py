@@ -9,12 +9,13 @@ better than answering 0). And it asks whether the least-squares weights of the c
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from minicl import runs
+from minicl.answers import states
 from minicl.baselines import get_baseline
 from minicl.checks import check, check_int
 from minicl.devices import auto_device, device_of, use_threads
@@ -25,22 +26,36 @@ from minicl.tasks import Task
 from minicl.text import columns, whole_numbers
 
 RIDGE = tuple(10.0**e for e in range(-9, 5))  # times the mean eigenvalue of the features' covariance
+USUAL_LENGTHS = 11  # about so many are probed if none are named
+GROUP = 16  # lengths whose states are held at once: bounds memory
 SEEDS = {"fit": 11, "choose": 12, "test": 13}  # three sets of prompts that share nothing
 
 
-@torch.inference_mode()
-def states(model: Transformer, task: Task, n: int, layers: Sequence[int], prompts: int) -> dict[str, tuple]:
-    """For each of the three sets: {layer: (P, E)} of the query token, the targets (P,), and the weights (P, d)."""
-    sets = {}
+class Data(NamedTuple):
+    """One of the three sets, at one context length."""
+
+    hidden: dict[int, Tensor]  # (P, E) the query token's states
+    target: Tensor  # (P, 1)
+    weights: Tensor  # (P, d) the least-squares weights of the context
+    answer: Tensor  # (P, 1) the model's own
+
+
+def read(
+    model: Transformer, task: Task, lengths: Sequence[int], layers: Sequence[int], prompts: int
+) -> dict[int, dict[str, Data]]:
+    """For each length the three sets, in float64."""
+    data = {n: {} for n in lengths}
     for name, seed in SEEDS.items():
         count = prompts if name == "fit" else max(2, prompts // 4)
-        p = task.sample(count, n + 1, (seed,), device=device_of(model))
-        out = model(p.xs[:, :n], p.ys[:, :n], p.queries[:, n:], hidden=layers)
-        least = get_baseline("least_squares")
-        w = least.weights(p.xs[:, :n].double(), p.ys[:, :n].double()) if n else p.xs.new_zeros(count, task.n_dims)
-        hidden = {layer: reading.query[:, 0].double().cpu() for layer, reading in out.hidden.items()}
-        sets[name] = (hidden, *(t.double().cpu() for t in (p.targets[:, n], w, out.query[:, 0])))
-    return sets
+        p = task.sample(count, max(lengths) + 1, (seed,), device=device_of(model))
+        at = states(model, p.xs, p.ys, p.queries, lengths, layers)
+        for i, n in enumerate(lengths):
+            hidden = {layer: h[:, i].double().cpu() for layer, h in at.hidden.items()}
+            xs, ys = p.xs[:, :n].double().cpu(), p.ys[:, :n].double().cpu()
+            weights = get_baseline("least_squares").weights(xs, ys) if n else xs.new_zeros(count, task.n_dims)
+            target, answer = p.targets[:, n : n + 1].double().cpu(), at.query[:, i : i + 1].double().cpu()
+            data[n][name] = Data(hidden, target, weights, answer)
+    return data
 
 
 def fit_ridge(features: Tensor, targets: Tensor, held_out: tuple[Tensor, Tensor]) -> Tensor:
@@ -90,45 +105,49 @@ def probe(
     model: Transformer,
     untrained: Transformer,
     task: Task,
-    n: int,
+    lengths: Sequence[int],
     layers: Sequence[int],
     prompts: int = 2048,
     fit: str = "ridge",
 ) -> list[dict[str, Any]]:
-    """Records of one context length: the model's own error, and per layer the probe, its controls, the weights."""
+    """For each context length the model's own error, and for each layer the probe, its controls, the weights."""
     check_int("prompts", prompts, least=8)
     fitter = {"ridge": fit_ridge, "gradient": fit_gradient}[fit]
-    sets = {
-        "trained": states(model, task, n, layers, prompts),
-        "untrained": states(untrained, task, n, layers, prompts),
-    }
+    rows = []
+    for group in (lengths[i : i + GROUP] for i in range(0, len(lengths), GROUP)):
+        trained, other = (read(m, task, group, layers, prompts) for m in (model, untrained))
+        for n in group:
+            rows += _at_length(n, trained[n], other[n], task, layers, fitter)
+    return rows
+
+
+def _at_length(n, trained, untrained, task, layers, fitter):
+    """The records of one context length."""
     generator = torch.Generator().manual_seed(0)
 
-    def error(which, layer, part, shuffle=False):
+    def error(sets, layer, what="target", shuffle=False):
         """Squared error on the test set, over the mean square of what is to be read (1 is that of answering 0)."""
         data = {}
-        for name, values in sets[which].items():
-            target = values[part].reshape(len(values[part]), -1)
-            if shuffle:
-                target = target[torch.randperm(len(target), generator=generator)]
-            data[name] = (values[0][layer], target)
+        for name, values in sets.items():
+            aim = getattr(values, what)
+            data[name] = values.hidden[layer], aim[torch.randperm(len(aim), generator=generator)] if shuffle else aim
         w = fitter(*data["fit"], data["choose"])
         x, y = data["test"]
-        scale = task.normaliser if part == 1 else float(y.square().sum(1).mean()) or 1.0
-        return ((with_one(x) @ w - y).square().sum(1) / scale).unsqueeze(1).numpy()
+        scale = task.normaliser if what == "target" else float(y.square().sum(1).mean()) or 1.0
+        return ((with_one(x) @ w - y).square().sum(1, keepdim=True) / scale).numpy()
 
     def row(kind, layer, errors):
         low, high = bootstrap(errors)[:, 0]
         return {"probe": kind, "layer": layer, "examples": n, "mean": float(errors.mean()), "low": low, "high": high}
 
-    _, targets, _, own = sets["trained"]["test"]
-    rows = [row("model", None, ((own - targets).square() / task.normaliser).unsqueeze(1).numpy())]
+    own = trained["test"]
+    rows = [row("model", None, ((own.answer - own.target).square() / task.normaliser).numpy())]
     for layer in layers:
-        rows.append(row("target", layer, error("trained", layer, 1)))
-        rows.append(row("untrained", layer, error("untrained", layer, 1)))
-        rows.append(row("shuffled", layer, error("trained", layer, 1, shuffle=True)))
+        rows.append(row("target", layer, error(trained, layer)))
+        rows.append(row("untrained", layer, error(untrained, layer)))
+        rows.append(row("shuffled", layer, error(trained, layer, shuffle=True)))
         if n:
-            rows.append(row("weights", layer, error("trained", layer, 2)))
+            rows.append(row("weights", layer, error(trained, layer, "weights")))
     return rows
 
 
@@ -150,7 +169,7 @@ def of_run(
     torch.manual_seed(config.train.seed + 1)
     untrained = Transformer(config.model).to(device_of(model)).eval()
     same = {"run": str(folder), "method": config.method, "trained_on": config.data.examples, "fit": fit, "step": step}
-    return [same | row for n in lengths for row in probe(model, untrained, config.task, n, layers, prompts, fit)]
+    return [same | row for row in probe(model, untrained, config.task, lengths, layers, prompts, fit)]
 
 
 def add_arguments(parser):
@@ -172,7 +191,7 @@ def run(args):
     records = []
     for folder in args.runs:
         config = runs.read_config(folder, args.trust)
-        lengths = choose_lengths(folder, config, args.lengths, longest_from(args.max_examples))
+        lengths = choose_lengths(folder, config, args.lengths, longest_from(args.max_examples), USUAL_LENGTHS)
         for step in choose_checkpoints(folder, args.checkpoints):
             with use_threads(args.threads or config.machine.threads):
                 records += of_run(folder, lengths, args.at_layers, args.prompts, args.fit, step, args.trust)

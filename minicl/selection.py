@@ -15,11 +15,24 @@ def usual_length(config: Config) -> int:
     return min(usual, config.model.max_examples) if config.model.resolved_positions == "absolute" else usual
 
 
-def choose_lengths(run: str, config: Config, lengths: Sequence[int] | None, most: Callable[[int], int] | None):
-    """The context lengths to ask a run about; by default all from 0 to 2.5 times the training length."""
+def choose_lengths(
+    run: str,
+    config: Config,
+    lengths: Sequence[int] | None,
+    most: Callable[[int], int] | None,
+    count: int | None = None,
+) -> tuple[int, ...]:
+    """The context lengths to ask a run about; by default all from 0 to 2.5 times the training length.
+
+    With `count`, only about so many of them, evenly spread, and the training length.
+    """
     check(lengths is None or len(lengths), "lengths", "none", "at least one")
     if lengths is None:
-        lengths = range((usual_length(config) if most is None else most(config.data.examples)) + 1)
+        trained = config.data.examples
+        longest = usual_length(config) if most is None else most(trained)
+        spread = range(count) if count and count <= longest else ()
+        lengths = sorted({*(round(i * longest / (count - 1)) for i in spread), min(trained, longest)})
+        lengths = lengths if spread else range(longest + 1)
     for n in lengths:
         check_int("lengths", n, least=0)
     if config.model.resolved_positions == "absolute":

@@ -200,20 +200,20 @@ def resemblance(
     Gradient descent takes the step size (of a grid up to 2/λ_max) that is best for that layer and k.
     """
     from minicl import runs
-    from minicl.probe import SEEDS, fit_ridge, states, with_one
+    from minicl.probe import SEEDS, fit_ridge, read, with_one
 
     config = runs.read_config(run, trust)
     task, n, layers = config.task, config.data.examples, list(range(config.model.n_layer + 1))
     check(task.name in ("linear", "noisy_linear"), "task", plugins.short(task.name), "linear, noisy_linear")
-    sets = states(runs.load(run, step, trust=trust), task, n, layers, prompts)
-    p = task.sample(len(sets["test"][1]), n + 1, (SEEDS["test"],))
+    sets = read(runs.load(run, step, trust=trust), task, [n], layers, prompts)[n]
+    p = task.sample(len(sets["test"].target), n + 1, (SEEDS["test"],))
     X, y, query = p.xs[:, :n].double(), p.ys[:, :n].double(), p.queries[:, n].double()
     largest = torch.linalg.matrix_norm(X, ord=2).square()
     descents = [optimiser("gradient descent", X, y, rate / largest, most) for rate in (0.1, 0.2, 0.4, 0.7, 1, 1.4, 1.9)]
     newton = _newton(X, y, largest, most)
     rows = []
     for layer in layers:
-        data = {name: (hidden[layer], target.unsqueeze(1)) for name, (hidden, target, *_) in sets.items()}
+        data = {name: (values.hidden[layer], values.target) for name, values in sets.items()}
         answer = (with_one(data["test"][0]) @ fit_ridge(*data["fit"], data["choose"]))[:, 0]
 
         def gap(w, answer=answer):  # (most + 1, B, d) → a distance for each k

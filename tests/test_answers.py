@@ -9,7 +9,8 @@ import torch
 from conftest import EVERY, loud_model, random_prompt
 
 from minicl import answers as module
-from minicl.answers import answers, plain
+from minicl.answers import answers, states
+from minicl.answers import plain as plain_states
 from minicl.masks import STRATEGIES, Strategy
 
 AR, BOE, PREFIX = (STRATEGIES[name].sees for name in ("ar", "boe", "prefix"))
@@ -22,6 +23,11 @@ OWN = {  # strategies that use what built-in ones do not, and whether one pass s
     "in turns": (Strategy("turns", BOE, query=lambda q, k, layer: k.example % layer == 0), True),
     "newest": (Strategy("newest", AR, query=lambda q, k: k.example == k.example.max()), False),
 }
+
+
+def plain(*given):
+    """The reference's answers."""
+    return plain_states(*given).query
 
 
 def passes(monkeypatch, model, prompt, lengths):
@@ -100,3 +106,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
     argv = [sys.executable, "-c", code, str(Path(__file__).parent)]
     result = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300)
     assert float(result.stdout) < 2.5, "GiB"
+
+
+@pytest.mark.parametrize("mask", EVERY)
+def test_hidden_states_of_all_lengths_equal_those_of_each(mask):
+    model, prompt = loud_model(mask), random_prompt(3, 6, 6)
+    fast, slow = (way(model, *prompt, [0, 2, 5], [0, 3]) for way in (states, plain_states))
+    assert sorted(fast.hidden) == [0, 3] and fast.hidden[3].shape == (3, 3, 32)
+    for layer in (0, 3):
+        torch.testing.assert_close(fast.hidden[layer], slow.hidden[layer], rtol=0, atol=1e-9)

@@ -4,10 +4,12 @@ import json
 
 import pytest
 import torch
-from conftest import assert_one_line
+from conftest import assert_one_line, loud_model
 
 from minicl import probe
+from minicl.config import Config
 from minicl.model import ModelConfig, Transformer
+from minicl.selection import choose_lengths
 from minicl.tasks import get_task
 
 
@@ -34,7 +36,7 @@ def test_probe_controls_and_the_last_layer():
     model = Transformer(ModelConfig(n_dims=2, mask="invicl", n_layer=2, n_head=2, n_embd=16, init_std=0.25)).eval()
     teach(model, task)
     untrained = Transformer(model.config).eval()
-    rows = {(r["probe"], r["layer"]): r["mean"] for r in probe.probe(model, untrained, task, 4, [0, 2], prompts=600)}
+    rows = {(r["probe"], r["layer"]): r["mean"] for r in probe.probe(model, untrained, task, [4], [0, 2], prompts=600)}
     p = task.sample(150, 5, (probe.SEEDS["test"],))
     zero = float(p.targets[:, 4].square().mean() / 2)
     assert rows["model", None] < 0.7 * zero
@@ -78,3 +80,28 @@ def test_every_checkpoint_can_be_probed(cli, runs):
     own = {r["step"]: r["mean"] for r in records if r["probe"] == "model"}
     assert list(own) == [10, 20, 30] and len(set(own.values())) == 3
     assert "step 10" in cli("probe", runs / "ar", *flags).stdout
+
+
+@pytest.mark.parametrize("mask", ["ar", "invicl", "saicl"])
+def test_states_are_those_of_a_pass_for_each_length(mask, monkeypatch):
+    """Prompt by prompt, length by length, from nothing but the model and the prompts."""
+    monkeypatch.setattr("minicl.answers.CHUNK", 64)  # few prompts at a time
+    task, model = get_task("linear", n_dims=3), loud_model(mask, n_layer=2)
+    model = model.float()
+    for n, sets in probe.read(model, task, [0, 3, 7], [0, 2], prompts=40).items():
+        p = task.sample(40, n + 1, (probe.SEEDS["fit"],))
+        out = model(p.xs[:, :n], p.ys[:, :n], p.queries[:, n:], hidden=[0, 2])
+        for layer in (0, 2):
+            expected = out.hidden[layer].query[:, 0].detach().double()
+            torch.testing.assert_close(sets["fit"].hidden[layer], expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(sets["fit"].target[:, 0], p.targets[:, n].double())
+        torch.testing.assert_close(sets["fit"].answer[:, 0], out.query[:, 0].detach().double(), rtol=1e-4, atol=1e-4)
+
+
+def test_the_usual_lengths_are_few_and_hold_the_training_length():
+    config = Config.make("paper", mask="invicl")
+    lengths = choose_lengths("run", config, None, None, 11)
+    assert lengths == (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
+    odd = choose_lengths("run", Config.make("small", examples=9, mask="boe"), None, None, 5)
+    assert odd == (0, 6, 9, 11, 16, 22) and choose_lengths("run", config, [3], None, 11) == (3,)
+    assert choose_lengths("run", Config.make("tiny", examples=2, mask="boe"), None, None, 11) == (0, 1, 2, 3, 4, 5)
