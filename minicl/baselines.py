@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from minicl.checks import InputError, check, check_int, check_number, check_prompt
 from minicl.lasso import solve as solve_lasso
@@ -24,14 +25,14 @@ class Baseline:
 
     name: ClassVar[str]
 
-    def predict(self, xs, ys, queries):
+    def predict(self, xs: Tensor, ys: Tensor, queries: Tensor) -> Tensor:
         """(B, m): the answer at each query, from all examples."""
         check_prompt(xs, ys, queries)
         if xs.shape[1] == 0:
             return queries.new_zeros(queries.shape[:2])  # the mean of every function class is 0
         return self._predict(xs.double(), ys.double(), queries.double()).to(xs.dtype)
 
-    def curve(self, xs, ys, queries=None):
+    def curve(self, xs: Tensor, ys: Tensor, queries: Tensor | None = None) -> Tensor:
         """(B, n): the answer at the i-th query (point i itself, unless others are given) from the points before i."""
         queries = xs if queries is None else queries
         check_prompt(xs, ys, queries)
@@ -47,7 +48,7 @@ class Baseline:
 BASELINES = Registry("baseline")
 
 
-def get_baseline(name, **settings):
+def get_baseline(name: str, **settings) -> Baseline:
     """A baseline by name: `get_baseline("lasso", alpha=0.01)`, `get_baseline("optimal", task=task, shift="noise")`."""
     return BASELINES.make(name, settings)
 
@@ -85,14 +86,14 @@ class KNN(Baseline):
 class Weights(Baseline):
     """A method that is a weight vector: subclasses say which, from n examples or after each of them."""
 
-    def weights(self, xs, ys):
+    def weights(self, xs: Tensor, ys: Tensor) -> Tensor:
         """(B, d)"""
         raise TypeError(f"{type(self).__name__} does not say which weights")
 
     def _predict(self, xs, ys, queries):
         return _dot(self.weights(xs, ys).unsqueeze(1), queries)
 
-    def all_weights(self, xs, ys):
+    def all_weights(self, xs: Tensor, ys: Tensor) -> Tensor:
         """(B, n, d): row i from the first i examples, i < n."""
         rows = [self.weights(xs[:, :i], ys[:, :i]) for i in range(1, xs.shape[1])]
         return torch.stack([torch.zeros_like(xs[:, 0]), *rows], dim=1)
@@ -114,13 +115,13 @@ class Ridge(Weights):
     def __post_init__(self):
         check_number("alpha", self.alpha)
 
-    def weights(self, xs, ys):
+    def weights(self, xs: Tensor, ys: Tensor) -> Tensor:
         if self.alpha == 0:
             return (torch.linalg.pinv(xs, rtol=INDEPENDENT) @ ys.unsqueeze(-1))[..., 0]
         gram = xs.mT @ xs + self.alpha * torch.eye(xs.shape[-1], dtype=xs.dtype, device=xs.device)
         return torch.linalg.solve(gram, (xs.mT @ ys.unsqueeze(-1))[..., 0])
 
-    def all_weights(self, xs, ys):
+    def all_weights(self, xs: Tensor, ys: Tensor) -> Tensor:
         """Example by example, for all prompts at once: recursive least squares, begun as Greville's pseudo-inverse.
 
         `cover` is the (pseudo-)inverse of XᵀX + alpha·I, `outside` the projector onto what no example has reached yet.
@@ -179,11 +180,11 @@ class Lasso(Weights):
     def __post_init__(self):
         check_number("alpha", self.alpha, above=True)
 
-    def weights(self, xs, ys):
+    def weights(self, xs: Tensor, ys: Tensor) -> Tensor:
         n = xs.shape[1]
         return solve_lasso(xs.mT @ xs / n, (xs.mT @ ys.unsqueeze(-1))[..., 0] / n, self.alpha)
 
-    def all_weights(self, xs, ys):
+    def all_weights(self, xs: Tensor, ys: Tensor) -> Tensor:
         xs, ys = xs[:, :-1], ys[:, :-1]
         B, n, d = xs.shape
         count = torch.arange(1, n + 1, dtype=xs.dtype, device=xs.device).view(1, n, 1)
@@ -204,7 +205,7 @@ class GradientDescent(Weights):
         check_int("steps", self.steps, least=0)
         check_number("rate", self.rate, above=True)
 
-    def weights(self, xs, ys):
+    def weights(self, xs: Tensor, ys: Tensor) -> Tensor:
         step = self.rate / torch.linalg.matrix_norm(xs, ord=2).square().clamp_min(1e-300).view(-1, 1)
         w = torch.zeros_like(xs[:, 0])
         for _ in range(self.steps):
@@ -225,7 +226,7 @@ class SparsePosterior(Weights):
     always: int = 0
     name: ClassVar[str] = "optimal"
 
-    def weights(self, xs, ys):
+    def weights(self, xs: Tensor, ys: Tensor) -> Tensor:
         gram, target = xs.mT @ xs, (xs.mT @ ys.unsqueeze(-1))[..., 0]
         energy, d = ys.square().sum(1, keepdim=True), xs.shape[-1]
         free = d - self.always
@@ -288,18 +289,18 @@ class Optimal(Baseline):
             )
 
     @property
-    def offset(self):
+    def offset(self) -> float:
         shift = get_shift(self.shift)
         return math.hypot(shift.offset, shift.gain * getattr(self.task, "bias", 0))
 
     @property
-    def base(self):
+    def base(self) -> Weights:
         noise = math.hypot(self.task.noise, get_shift(self.shift).label_noise)
         if isinstance(self.task, SparseLinear):
             return SparsePosterior(self.task.sparsity, noise, always=int(self.offset > 0))
         return Ridge(noise**2)
 
-    def features(self, xs):
+    def features(self, xs: Tensor) -> Tensor:
         phi = xs.square() / math.sqrt(3) if isinstance(self.task, Quadratic) else xs
         phi = get_shift(self.shift).gain * phi
         return torch.cat([phi, torch.full_like(xs[..., :1], self.offset)], dim=-1) if self.offset else phi

@@ -3,6 +3,8 @@
 import argparse
 import difflib
 import math
+from collections.abc import Collection
+from typing import Any
 
 
 class InputError(argparse.ArgumentTypeError, ValueError):
@@ -12,27 +14,27 @@ class InputError(argparse.ArgumentTypeError, ValueError):
     """
 
 
-def check(ok, what, given, allowed):
+def check(ok: Any, what: str, given: Any, allowed: Any) -> None:
     """Raise InputError in the form that all of minicl uses."""
     if not ok:
         raise InputError(f"{what}: got {given}, allowed: {allowed}")
 
 
-def check_int(what, given, least, most=2**62):
+def check_int(what: str, given: Any, least: int, most: int = 2**62) -> None:
     """`given` must be a whole number of at least `least`, and one that 64 bits hold."""
     ok = isinstance(given, int) and not isinstance(given, bool) and least <= given <= most
     limit = f"of at least {least}" if most == 2**62 else f"from {least} to {most}"
     check(ok, what, repr(given), f"a whole number {limit}")
 
 
-def check_number(what, given, least=0.0, above=False):
+def check_number(what: str, given: Any, least: float = 0.0, above: bool = False) -> None:
     """`given` must be a finite number of at least `least`, or above it."""
     ok = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
     ok = ok and (given > least if above else given >= least)
     check(ok, what, repr(given), f"a number {'above' if above else 'of at least'} {least:g}")
 
 
-def choose(what, given, options, also=""):
+def choose(what: str, given: Any, options: Collection[str], also: str = "") -> Any:
     """`given` must be one of the names in `options`; says which is nearest when it is not."""
     if given not in options:
         near = difflib.get_close_matches(str(given), options, n=1)
@@ -41,7 +43,7 @@ def choose(what, given, options, also=""):
     return given
 
 
-def check_prompt(xs, ys, queries, d=None, finite=True):
+def check_prompt(xs: Any, ys: Any, queries: Any, d: int | None = None, finite: bool = True) -> None:
     """Shapes that belong together: xs (B, n, d), ys (B, n), queries (B, m, d); and finite numbers."""
     given = {"xs": xs, "ys": ys, "queries": queries}
     for name, t in given.items():

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 CODE = "import sys; from minicl.children import _tie; _tie(); from {0} import {1}; sys.exit({1}(*sys.argv[1:]))"
 
 
-def start(function, *arguments, log):
+def start(function: Callable[..., object], *arguments: str, log: str | Path) -> subprocess.Popen:
     """Call a function with strings in a process of its own; what it prints goes to the file `log`."""
     code = CODE.format(function.__module__, function.__name__)
     with open(log, "w", encoding="utf-8") as file:
@@ -33,7 +34,7 @@ def _tie():
     threading.Thread(target=wait, daemon=True).start()
 
 
-def stop(processes):
+def stop(processes: Iterable[subprocess.Popen]) -> None:
     """Ask them to stop, and wait until they have."""
     for process in processes:
         process.terminate()
@@ -41,7 +42,7 @@ def stop(processes):
         process.wait()
 
 
-def complaint(process, log):
+def complaint(process: subprocess.Popen, log: str | Path) -> str:
     """Why a process ended badly: its last words, or the signal that ended it."""
     if process.returncode < 0:
         return f"killed by {signal.Signals(-process.returncode).name}"

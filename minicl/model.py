@@ -5,7 +5,7 @@ Axes: B prompts, n examples, m queries, d dimensions, T tokens, E width, H heads
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -164,7 +164,9 @@ class Transformer(nn.Module):
         """The tokens of a prompt of n examples and m queries, and what each sees."""
         return masks.layout(self.strategy, n, m, self.positions, self.copies, len(self.blocks), device)
 
-    def propagate(self, xs: Tensor, ys: Tensor, queries: Tensor, layout: Layout, hidden=frozenset()) -> Output:
+    def propagate(
+        self, xs: Tensor, ys: Tensor, queries: Tensor, layout: Layout, hidden: Collection[int] = ()
+    ) -> Output:
         """The forward pass under a layout: embed, block after block, read out."""
         h = self.embed(xs, ys, queries, layout)
         seen = {0: h} if 0 in hidden else {}

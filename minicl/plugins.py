@@ -79,7 +79,7 @@ def _module(kind, path, source):
     return module
 
 
-def aside():
+def aside() -> contextlib.AbstractContextManager:
     """What a user's code prints goes to standard error: standard output is for results."""
     return contextlib.redirect_stdout(sys.stderr)
 

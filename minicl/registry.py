@@ -1,6 +1,7 @@
 """Dataclasses by name, so that a task, a shift or a baseline is a name and its settings."""
 
 import dataclasses
+from typing import Any
 
 from minicl.checks import choose
 
@@ -21,11 +22,11 @@ class Registry(dict):
 
         return add
 
-    def make(self, name, settings):
+    def make(self, name: str, settings: dict[str, Any]) -> Any:
         return build(self.kind, self[choose(self.kind, name, tuple(self))], settings)
 
 
-def build(kind, cls, settings):
+def build(kind: str, cls: type, settings: dict[str, Any]) -> Any:
     """An object of a dataclass; a setting that the class does not have is refused by name."""
     known = [f.name for f in dataclasses.fields(cls)]
     for setting in settings:

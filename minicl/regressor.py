@@ -2,6 +2,7 @@
 
 import numpy
 import torch
+from numpy.typing import ArrayLike
 
 from minicl.checks import InputError
 from minicl.runs import load
@@ -31,7 +32,7 @@ class Regressor:
             setattr(self, name, value)
         return self
 
-    def fit(self, X, y) -> "Regressor":
+    def fit(self, X: ArrayLike, y: ArrayLike) -> "Regressor":
         if y is None:
             raise ValueError("this Regressor requires y to be passed, but the target y is None")
         X, y = _matrix(X), numpy.asarray(y)
@@ -50,7 +51,7 @@ class Regressor:
         self.X_, self.y_ = self._pad(X), torch.tensor(y, dtype=self._dtype)
         return self
 
-    def predict(self, X) -> numpy.ndarray:
+    def predict(self, X: ArrayLike) -> numpy.ndarray:
         if not hasattr(self, "model_"):
             raise _not_fitted(self)
         X = _matrix(X)
@@ -63,7 +64,7 @@ class Regressor:
             answers = [self.model_(self.X_[None], self.y_[None], part[None]).query[0] for part in parts]
         return torch.cat(answers).double().numpy()
 
-    def score(self, X, y) -> float:
+    def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """The share of y's variance that is explained (R²)."""
         y = numpy.asarray(y, dtype=float)
         return 1 - ((y - self.predict(X)) ** 2).sum() / ((y - y.mean()) ** 2).sum()

@@ -9,6 +9,7 @@ import hashlib
 import math
 
 import torch
+from torch import Tensor
 
 from minicl.checks import check_int
 
@@ -23,24 +24,31 @@ class Random:
     that must know how many coordinates of the inputs are not zero (None: all).
     """
 
-    def __init__(self, seed, batch_size, start=0, device="cpu", dims=None):
+    def __init__(
+        self,
+        seed: int | tuple[int, ...],
+        batch_size: int,
+        start: int = 0,
+        device: str | torch.device = "cpu",
+        dims: int | None = None,
+    ):
         for part in seed if isinstance(seed, tuple) else (seed,):
             check_int("seed", part, least=0)
         check_int("batch_size", batch_size, least=1)
         self.seed, self.batch_size, self.dims = seed, batch_size, dims
         self.prompts = torch.arange(start, start + batch_size, device=device)
 
-    def bits(self, name, count):
+    def bits(self, name: str, count: int) -> Tensor:
         """(B, count) random 64-bit numbers."""
         digest = hashlib.blake2b(repr((self.seed, name)).encode(), digest_size=8).digest()
         keys = _mix(self.prompts * GAMMA + int.from_bytes(digest, "little", signed=True))
         return _mix(torch.arange(1, count + 1, device=keys.device) * GAMMA + keys[:, None])
 
-    def uniform(self, name, *shape):
+    def uniform(self, name: str, *shape: int) -> Tensor:
         """(B, *shape) numbers above 0 and below 1."""
         return _unit(self.bits(name, math.prod(shape)) >> 40).view(self.batch_size, *shape)
 
-    def normal(self, name, *shape):
+    def normal(self, name: str, *shape: int) -> Tensor:
         """(B, *shape) standard normal numbers, by Box and Muller's method: two from each 64 bits."""
         count = math.prod(shape)
         bits = self.bits(name, (count + 1) // 2)
@@ -51,11 +59,11 @@ class Random:
         torch.mul(radius, angle.sin_(), out=pairs[..., 1])
         return pairs.flatten(1)[:, :count].reshape(self.batch_size, *shape)
 
-    def integers(self, name, high, *shape):
+    def integers(self, name: str, high: int, *shape: int) -> Tensor:
         """(B, *shape) whole numbers below `high`."""
         return (self.bits(name, math.prod(shape)) >> 8 & (1 << 55) - 1).remainder_(high).view(self.batch_size, *shape)
 
-    def choice(self, name, n, k):
+    def choice(self, name: str, n: int, k: int) -> Tensor:
         """(B, k) distinct whole numbers below n."""
         return self.bits(name, n).argsort(dim=1)[:, :k]
 

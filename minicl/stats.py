@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy
+from numpy.typing import ArrayLike
 
 INTERVAL = 0.90  # what an interval over prompts covers
 RESAMPLES = 1000
@@ -21,7 +22,7 @@ def percent() -> str:
     return f"{100 * INTERVAL:g} %"
 
 
-def resample(errors, seed: int = 0) -> numpy.ndarray:
+def resample(errors: ArrayLike, seed: int = 0) -> numpy.ndarray:
     """(RESAMPLES, columns): means over rows (prompts), drawn with replacement; the same draws for the same prompts."""
     errors = numpy.asarray(errors, dtype=numpy.float64)
     n = len(errors)
@@ -29,12 +30,12 @@ def resample(errors, seed: int = 0) -> numpy.ndarray:
     return counts @ errors / n
 
 
-def interval(means) -> numpy.ndarray:
+def interval(means: ArrayLike) -> numpy.ndarray:
     """Low and high end, per column, of the range that holds the middle INTERVAL of rows."""
     return numpy.quantile(means, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], axis=0)
 
 
-def bootstrap(errors, seed: int = 0) -> numpy.ndarray:
+def bootstrap(errors: ArrayLike, seed: int = 0) -> numpy.ndarray:
     """Low and high end, per column, of the interval of the mean over rows (prompts)."""
     return interval(resample(errors, seed))
 
@@ -45,7 +46,7 @@ LEADS = (
 )
 
 
-def leads(errors, others) -> bool:
+def leads(errors: numpy.ndarray, others: numpy.ndarray) -> bool:
     """Whether a method's error is surely below another's, each (seeds, prompts) on the same prompts."""
     if min(len(errors), len(others)) < 2 or errors.mean(1).max() >= others.mean(1).min():
         return False

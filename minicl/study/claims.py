@@ -5,7 +5,7 @@ holds if all of its judgements are True, does not hold if one is False, and is o
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -36,13 +36,13 @@ class Evidence:
             if (numbers := shelf.read(run)) is not None:
                 self.runs.setdefault((run.task, run.name), {})[run.seed] = (run, numbers)
 
-    def of(self, name, task="linear"):
+    def of(self, name: str, task: str = "linear") -> list[tuple[Run, dict]]:
         """[(run, numbers)] of all seeds."""
         if (task, name) not in self.runs:
             raise Missing(f"{task}, {name}")
         return [self.runs[task, name][seed] for seed in sorted(self.runs[task, name])]
 
-    def error(self, name, when, where, shift="none", task="linear"):
+    def error(self, name: str, when: str, where: str, shift: str = "none", task: str = "linear") -> "Error":
         """The Error of a run at its `early` or `late` checkpoint, at its `training` or `longest` length, or at half."""
         seeds, means, resampled = [], [], []
         for run, numbers in self.of(name, task):
@@ -58,7 +58,7 @@ class Evidence:
         whole = None if resampled[0] is None else numpy.array(resampled)
         return Error(name, numpy.array(seeds), numpy.array(means), whole)
 
-    def inference(self):
+    def inference(self) -> list[dict]:
         """Records of what a forward pass costs, if it was measured."""
         records = self.shelf.costs()
         if not records:
@@ -75,7 +75,7 @@ class Error:
     means: numpy.ndarray
     resampled: numpy.ndarray | None = None
 
-    def of(self, seeds):
+    def of(self, seeds: Iterable[int]) -> "Error":
         """The same, of some of the seeds."""
         rows = [self.seeds.tolist().index(seed) for seed in seeds]
         resampled = None if self.resampled is None else self.resampled[rows]
@@ -104,7 +104,7 @@ def agree(seeds: Iterable[bool]) -> bool | None:
     return seeds[0] if len(seeds) > 1 and len(set(seeds)) == 1 else None
 
 
-def shared(a, b):
+def shared(a: Error, b: Error) -> tuple[Error, Error]:
     """Both errors, of the seeds that they share."""
     seeds = [seed for seed in a.seeds.tolist() if seed in b.seeds]
     if not seeds:
@@ -112,7 +112,7 @@ def shared(a, b):
     return a.of(seeds), b.of(seeds)
 
 
-def ratio(a, b):
+def ratio(a: Error, b: Error) -> tuple[float, float, float, numpy.ndarray]:
     """(geometric mean over seeds of a ÷ b, low and high end of its paired interval over prompts, each seed's)."""
     a, b = shared(a, b)
     logs = _log(a.means) - _log(b.means)
@@ -124,7 +124,7 @@ def _log(errors):
     return numpy.log(numpy.maximum(errors, 1e-12))
 
 
-def lower(a, b, than=1.0):
+def lower(a: Error, b: Error, than: float = 1.0) -> bool | None:
     """Whether a's error is below b's (times `than`): every one of at least two seeds and the interval say so."""
     _, low, high, seeds = ratio(a, b)
     if len(seeds) < 2:
@@ -134,21 +134,21 @@ def lower(a, b, than=1.0):
     return False if min(seeds) > than and low > than else None
 
 
-def about_equal(a, b):
+def about_equal(a: Error, b: Error) -> bool | None:
     """Whether a ÷ b is within a factor CLOSE of 1, in every seed and by the interval; False if all are beyond it."""
     return every([lower(a, b, CLOSE), lower(b, a, CLOSE)])
 
 
-def good(error):
+def good(error: Error) -> bool | None:
     return agree(bool(m <= GOOD) for m in error.means)
 
 
-def bad(error):
+def bad(error: Error) -> bool | None:
     answer = good(error)
     return None if answer is None else not answer
 
 
-def versus(a, b):
+def versus(a: Error, b: Error) -> str:
     middle, low, high, seeds = ratio(a, b)
     each = ", ".join(map(_three, seeds))
     return f"{a.name} ÷ {b.name} {_three(middle)} ({_three(low)}–{_three(high)}; each seed: {each})"
@@ -364,7 +364,7 @@ CLAIMS = (
 )
 
 
-def judge(numbers):
+def judge(numbers: Evidence) -> Iterator[tuple[Claim, str, list[str]]]:
     """(claim, verdict in words, lines of evidence) for each claim."""
     for claim in CLAIMS:
         try:
@@ -374,7 +374,7 @@ def judge(numbers):
             yield claim, "not run", [f"missing: {missing}"]
 
 
-def report(numbers):
+def report(numbers: Evidence) -> str:
     """claims.md."""
     judged = list(judge(numbers))
     rows = [f"| {i} | {claim.sentence} | {claim.figure} | {word} |" for i, (claim, word, _) in enumerate(judged, 1)]
