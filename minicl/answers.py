@@ -15,6 +15,7 @@ from torch import Tensor
 from minicl.masks import PER_EXAMPLE, Layout
 from minicl.model import Transformer
 
+ALL_CHECKED = 256  # of longer prompts some lengths are looked at: their masks are large
 CHUNK = 2**14  # tokens that go through the model at once: bounds memory whatever the number of prompts
 
 
@@ -90,8 +91,8 @@ def _any_layer(layout):
 
 def _nested(model, whole, lengths):
     """Whether shorter prompts have the longest one's mask, cut: not so if a predicate counts its examples."""
-    some = sorted({*lengths, max(lengths) - 1} - {0})  # a predicate need not work without any tokens
-    for n in some[:: max(1, len(some) // 8)] + some[-2:]:
+    every = sorted({*lengths, max(lengths) - 1} - {0})  # a predicate need not work without any tokens
+    for n in every if max(lengths) <= ALL_CHECKED else every[:: max(1, len(every) // 8)] + every[-2:]:
         inside = (whole.tokens.example < n) | whole.tokens.is_query
         if not torch.equal(whole.mask[..., inside, :][..., inside], model.layout(n, 1).mask):
             return False

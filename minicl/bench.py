@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from minicl import children
 from minicl.checks import InputError, check, check_int, check_number
 from minicl.config import Config
 from minicl.cost import flops
@@ -86,7 +87,7 @@ def _memory(mask, sizes):
         with torch.inference_mode():
             model(*prompt)
         return torch.cuda.max_memory_allocated() - before
-    code = "import sys; from minicl.bench import print_memory; print_memory(sys.argv[1])"
+    code = children.INSTALLED + "from minicl.bench import print_memory; print_memory(sys.argv[1])"
     asked = [sys.executable, "-c", code, json.dumps([mask, sizes])]
     answer = subprocess.run(asked, capture_output=True, text=True)
     return int(answer.stdout) if answer.returncode == 0 else None

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-CODE = "import sys; from minicl.children import _tie; _tie(); from {0} import {1}; sys.exit({1}(*sys.argv[1:]))"
+# Without the current folder on the path, which `python -c` puts there: a statistics.py in it would be imported.
+INSTALLED = "import sys; sys.path[:] = [p for p in sys.path if p]; "
+CODE = INSTALLED + "from minicl.children import _tie; _tie(); from {0} import {1}; sys.exit({1}(*sys.argv[1:]))"
 
 
 def start(function: Callable[..., object], *arguments: str, log: str | Path) -> subprocess.Popen:

@@ -228,7 +228,7 @@ class Config:
         rows = []
         for name in sorted({*mine, *theirs} - machine):
             here, there = mine.get(name), theirs.get(name, defaults.get(name))
-            if plugins.is_own(here) and plugins.is_own(there):
+            if name in CODE and plugins.is_own(here) and plugins.is_own(there):
                 here, there = plugins.short(here), plugins.short(there)
             if here != there:
                 rows.append(f"{name} {there} there, {here} here")

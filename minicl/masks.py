@@ -12,6 +12,7 @@ also ask for the layer, `def f(q, k, layer)`, counted from 1. A strategy may say
 instead of the last copy: one more predicate of the same form.
 """
 
+import copyreg
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,6 +42,9 @@ class Tokens:
     def view(self, *shape: int) -> "Tokens":
         return Tokens(*(a.view(shape) for a in (self.copy, self.example, self.is_label, self.is_query)))
 
+    def clone(self) -> "Tokens":
+        return Tokens(*(a.clone() for a in (self.copy, self.example, self.is_label, self.is_query)))
+
 
 Predicate = Callable[..., Tensor]  # of (q, k) or (q, k, layer)
 
@@ -65,7 +69,14 @@ class Strategy:
         return self.sees(q, k, *layer)
 
     def __reduce__(self):
-        return _named, (self.name, self.blind_query)  # pickled by name, so that models can be
+        """Pickled by name, so that models can be; one that was made in Python by what it is made of."""
+        built_in = STRATEGIES.get(self.name)
+        if plugins.is_own(self.name) or (built_in and built_in.sees is self.sees):
+            return _named, (self.name, self.blind_query)
+        return copyreg.__newobj__, (Strategy,), self.__dict__
+
+    def __deepcopy__(self, memo):
+        return self
 
     @property
     def layered(self) -> bool:
@@ -74,14 +85,15 @@ class Strategy:
 
     @property
     def summary(self) -> str:
-        return (self.sees.__doc__ or self.name).strip().splitlines()[0]
+        return next(iter((self.sees.__doc__ or "").strip().splitlines()), self.name)
 
 
 def _asks_for_layer(predicate):
     if isinstance(predicate, Strategy):
         return predicate.layered
-    third = [*inspect.signature(predicate).parameters.values()][2:3]
-    return any(p.name == "layer" or p.default is p.empty for p in third)  # others are the user's own, with a default
+    parameters = inspect.signature(predicate).parameters
+    third = [*parameters.values()][2:3]  # by any name, unless it has a default: then it is the user's own
+    return "layer" in parameters or any(p.default is p.empty for p in third)
 
 
 def strategy(sees: Predicate | None = None, **settings) -> Strategy | Callable[[Predicate], Strategy]:
@@ -275,10 +287,17 @@ def _tokens(n, m, copies, device):
 def _ask(strategy, predicate, q, k, *layer):
     """The predicate's own table, checked: a boolean tensor that fits (T, T), and the same when asked again."""
     T = len(q.copy)
-    given = (q, k, *layer) if _asks_for_layer(predicate) else (q, k)
+
+    def asked():
+        tokens = q.clone(), k.clone()  # its own: it may write into them
+        if not _asks_for_layer(predicate):
+            return predicate(*tokens)
+        by_name = not isinstance(predicate, Strategy) and "layer" in inspect.signature(predicate).parameters
+        return predicate(*tokens, layer=layer[0]) if by_name else predicate(*tokens, *layer)
+
     try:
         with plugins.aside():
-            table, again = predicate(*given), predicate(*given)
+            table, again = asked(), asked()
     except (Exception, SystemExit) as error:
         raise InputError(f"mask {strategy.name}: its predicate failed: {one_line(error)}") from error
     what, allowed = f"mask {strategy.name}: its predicate's answer", f"a boolean tensor that broadcasts to ({T}, {T})"

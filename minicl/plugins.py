@@ -59,7 +59,8 @@ def load(kind: str, name: str) -> tuple[Any, ModuleType]:
     module = _module(kind, str(Path(path).resolve()), source)
     value = getattr(module, attribute, None)
     if value is None:
-        offered = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__]
+        made_of = {n: getattr(v, "sees", v) for n, v in vars(module).items()}  # a Strategy is made of a function
+        offered = [n for n, v in made_of.items() if getattr(v, "__module__", None) == module.__name__]
         raise InputError(f"{kind} {name}: {path} has no {attribute!r}; it has: {', '.join(offered) or 'nothing'}")
     return value, module
 

@@ -51,6 +51,7 @@ def choose_checkpoints(run: str | Path, which: str | Sequence[int]) -> dict[int,
         return {step: files[step]}
     if which == "all":
         return files
+    check(len(which), "checkpoints", "none", f"last, all, or {', '.join(map(str, files))}")
     for step in which:
         check(step in files, f"checkpoints of {run}", step, ", ".join(map(str, files)))
     return {step: files[step] for step in which}

@@ -27,7 +27,7 @@ from minicl import plugins
 from minicl.checks import InputError, check, check_int, check_number, choose
 from minicl.registry import Registry, build
 from minicl.rng import Random
-from minicl.settings import check_settings, setting
+from minicl.settings import check_settings, field_kinds, setting
 from minicl.shifts import Shift, get_shift
 from minicl.text import one_line
 
@@ -109,6 +109,7 @@ class Task:
 
 
 TASKS = Registry("task")
+RESERVED = ("name", "cls", "out", "json", "preset", "dry_run", "help")  # flags of `minicl train`, and Python's own
 
 
 def get_task(name: str, **settings) -> Task:
@@ -135,6 +136,7 @@ def _from_file(name, cls):
             cls = dataclass(frozen=True)(cls)
     except (TypeError, ValueError) as error:
         raise InputError(f"task {name}: its settings cannot be read: {one_line(error)}") from error
+    _check_fields(name, cls)
 
     def sample(self, *args, **settings):
         with plugins.aside():
@@ -142,6 +144,15 @@ def _from_file(name, cls):
 
     own = {"__doc__": cls.__doc__, "__module__": cls.__module__, "name": name, "sample": sample}
     return dataclass(frozen=True)(type(cls.__name__, (cls,), own))
+
+
+def _check_fields(name, cls):
+    """Settings become flags and go through JSON: some names and types cannot."""
+    kinds = field_kinds(cls)
+    for f in dataclasses.fields(cls):
+        check(f.name not in RESERVED, f"setting of task {name}", f.name, f"other names than {', '.join(RESERVED)}")
+        plain = kinds[f.name] in (int, float, str, bool, tuple)
+        check(plain, f"setting {f.name} of task {name}", f.type, "int, float, str, bool, tuple[int, ...]")
 
 
 def _try(task):

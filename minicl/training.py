@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from minicl.optim import make_optimizer
 from minicl.schedule import learning_rate, prompt_size
 
 TRAIN, VALIDATE = 0, 1  # streams of prompts: no run is validated on what any run was trained on
+RANDOM_STATE = threading.Lock()  # torch has one for all threads
 ABSURD = 100  # times the loss of answering 0: such a run will not come back
 
 
@@ -41,7 +43,7 @@ class Training:
     def __init__(self, config: Config, devices: Devices):
         self.config, self.devices, self.task = config, devices, config.task
         self.record = config.to_json()  # now: a mask's file may be edited while the run trains
-        with torch.random.fork_rng(devices=[]):  # the caller's random numbers are none of ours
+        with RANDOM_STATE, torch.random.fork_rng(devices=[]):  # the caller's random numbers are none of ours
             torch.manual_seed(config.train.seed)
             self.model = Transformer(config.model).to(devices.device)
         if config.machine.linear == "onednn":
@@ -212,9 +214,11 @@ def choose_library(config: Config, folder: Path, devices: Devices) -> Config:
     """The config with its products' library decided: as the run began, or else by the main process, for all."""
     choice = config.machine.linear
     if choice == "auto" and devices.is_main:
+        float32 = config.train.precision == "fp32" and torch.get_default_dtype() == torch.float32
         if (folder / "config.json").exists():
-            choice = runs.read_settings(folder).get("machine", {}).get("linear", "torch")
-        elif devices.device.type == "cpu" and config.train.precision == "fp32":
+            with contextlib.suppress(InputError, KeyError, TypeError, AttributeError):  # `hold` says what is wrong
+                choice = runs.read_settings(folder)["machine"].get("linear", "torch")
+        elif devices.device.type == "cpu" and float32:
             choice = faster(config.model.n_embd, rows=512)
     onednn = devices.total(torch.tensor(int(devices.is_main and choice == "onednn"), device=devices.device))
     check(not onednn or devices.device.type == "cpu", "linear", "onednn on a GPU", "auto, torch")

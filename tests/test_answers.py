@@ -115,3 +115,13 @@ def test_hidden_states_of_all_lengths_equal_those_of_each(mask):
     assert sorted(fast.hidden) == [0, 3] and fast.hidden[3].shape == (3, 3, 32)
     for layer in (0, 3):
         torch.testing.assert_close(fast.hidden[layer], slow.hidden[layer], rtol=0, atol=1e-9)
+
+
+def test_a_mask_that_counts_in_threes_takes_no_shortcut():
+    def threes(q, k):
+        earlier = k.example < q.example
+        return earlier & (k.example > 0) if int(k.example.max()) % 3 == 1 else earlier
+
+    model, prompt = loud_model(Strategy("threes", threes)), random_prompt(2, 26, 26)
+    lengths = list(range(26))
+    torch.testing.assert_close(answers(model, *prompt, lengths), plain(model, *prompt, lengths), rtol=0, atol=1e-9)

@@ -220,3 +220,8 @@ def test_threads_are_those_of_the_run_unless_told_otherwise(cli, run, monkeypatc
     used.clear()
     cli("evaluate", run, "--prompts", 11, "--baselines", "none", "--threads", 3)
     assert used[0] == 3
+
+
+def test_no_checkpoint_at_all_is_refused(cli, run):
+    for command in (["evaluate", run], ["evaluate", run, "--order"], ["probe", run]):
+        assert_one_line(cli(*command, "--checkpoints", ","), "checkpoints", "last, all")

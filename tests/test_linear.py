@@ -105,3 +105,18 @@ def test_it_is_used_where_it_is_asked_for():
 def test_bad_choices_are_one_line(cli):
     assert_one_line(cli("train", *flags(linear="onednn", precision="bf16")), "linear", "bf16")
     assert_one_line(cli("train", *flags(linear="mkl")), "linear", "onednn")
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "5", '{"machine": null}', "{"])
+def test_a_config_that_is_none_is_one_line(cli, tmp_path, content):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(content)
+    assert_one_line(cli("train", *flags(linear="auto"), "--out", "run"), "config")
+
+
+def test_the_race_draws_no_random_numbers():
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    faster(8, 4)
+    assert torch.rand(1) == expected

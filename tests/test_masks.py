@@ -1,3 +1,4 @@
+import copy
 import pickle
 import textwrap
 import weakref
@@ -348,3 +349,41 @@ def test_a_file_may_use_layers_and_query(tmp_path):
 def test_deep_masks_are_refused_before_they_fill_the_memory():
     with pytest.raises(InputError, match="tokens, allowed: at most 2000"):
         layout(Strategy("mine", alternate), 1001, 1, layers=100)
+
+
+def test_a_predicate_may_write_into_what_it_is_given():
+    def writes(q, k):
+        e = k.example
+        e[e < 0] = 99
+        return (e < q.example) & ~q.is_query
+
+    def reads(q, k):
+        return (k.example.where(k.example >= 0, 99) < q.example) & ~q.is_query
+
+    one, other = (layout(Strategy(f.__name__, f), 3, 2) for f in (writes, reads))
+    assert torch.equal(one.mask, other.mask) and torch.equal(one.tokens.example, other.tokens.example)
+
+
+def test_copies_of_a_strategy_keep_its_predicate():
+    mine = Strategy("boe", _everything_before)  # its name is that of another
+    assert copy.deepcopy(mine).sees is _everything_before
+    assert pickle.loads(pickle.dumps(mine)).sees is _everything_before
+    assert pickle.loads(pickle.dumps(STRATEGIES["boe"])).sees is STRATEGIES["boe"].sees
+
+
+def _everything_before(q, k):
+    return k.example < q.example
+
+
+def test_the_layer_is_given_by_name_wherever_it_stands():
+    def late(q, k, width=2, *, layer):
+        return (layer > 1) & (k.example < q.example)
+
+    masks = layout(Strategy("late", late), 2, 1, layers=2).mask
+    assert masks.shape[0] == 2 and masks[1].sum() > masks[0].sum()
+
+
+def test_a_file_s_strategies_are_offered_when_a_name_is_mistyped(tmp_path):
+    (tmp_path / "my.py").write_text(WINDOW)
+    with pytest.raises(InputError, match="has no 'windo'; it has: window"):
+        get_strategy(f"{tmp_path}/my.py:windo")

@@ -140,3 +140,16 @@ def test_the_matrix():
     for r in make_runs(plan.SCALES["study"], range(1, 12)):
         counts[r.task, r.name] = counts.get((r.task, r.name), 0) + 1
     assert counts["linear", "ar"] == counts["decision_tree", "invicl"] == 3 and counts["linear", "ar+×2"] == 2
+
+
+def test_other_shifts_are_another_result(shelf, capsys, monkeypatch):
+    monkeypatch.setattr("minicl.study.numbers.SHIFTS", ("noise", "scale", "skewed"))
+    assert "done" not in states(shelf, capsys)
+
+
+def test_a_path_with_a_plus_is_no_control(tmp_path):
+    """Controls are called ar+×2; a mask of one's own may lie in a folder a+b."""
+    (tmp_path / "a+b").mkdir()
+    (tmp_path / "a+b" / "my.py").write_text("def near(q, k):\n    return k.example == q.example - 1\n")
+    run = make_run(plan.SCALES["smoke"], "linear", f"{tmp_path}/a+b/my.py:near", 0)
+    assert run.measures == {"steps", "shifts", "probes"}

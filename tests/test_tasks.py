@@ -323,3 +323,22 @@ def test_sparse_functions_of_a_curriculum_use_its_coordinates():
     assert ((few != 0).sum(1) == 2).all(), "no more than there are"
     whole, plain = (task.sample(8, 5, 0, dims=d) for d in (20, None))
     assert torch.equal(whole.ys, plain.ys) and get_task("linear").sample(4, 3, dims=5).ys.abs().min() > 0
+
+
+@pytest.mark.parametrize(
+    "field, words",
+    [
+        ("name: int = 1", ("name", "other names than")),
+        ("out: int = 1", ("out", "other names than")),
+        ("s: dict = None", ("dict", "int, float, str, bool")),
+        ("s: list[int] = None", ("list[int]", "int, float, str, bool")),
+    ],
+)
+def test_settings_that_cannot_be_flags_are_refused(tmp_path, field, words):
+    source = f"from minicl.tasks import Linear\nclass mine(Linear):\n    {field}\n"
+    (tmp_path / "my.py").write_text(source)
+    with pytest.raises(InputError) as error:
+        get_task(f"{tmp_path}/my.py:mine")
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)

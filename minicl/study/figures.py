@@ -14,7 +14,7 @@ from minicl.plugins import short
 from minicl.selection import usual_length
 from minicl.study import pictures
 from minicl.study.numbers import Numbers, Shelf
-from minicl.study.plan import PAPER_MASKS, SHIFTS, Run, Scale, config_of
+from minicl.study.plan import CONTROLS, PAPER_MASKS, SHIFTS, Run, Scale, config_of
 
 Measured = dict[Run, Numbers]
 
@@ -73,7 +73,7 @@ def _on(task, names):
 
 def make_run(scale: Scale, task: str, name: str, seed: int) -> Run:
     """The run that figures mean by (task, name) at a scale, with all that any figure measures on it."""
-    masks = PAPER_MASKS if name in PAPER_MASKS or "," in name or "+" in name else (*PAPER_MASKS, name)
+    masks = PAPER_MASKS if name in PAPER_MASKS or name in CONTROLS else (*PAPER_MASKS, name)
     shown_in = [figure for figure in figures(scale, masks).values() if (task, name) in figure.runs]
     measures = frozenset(m for figure in shown_in for m in figure.measures)
     return Run(task, name, seed, config_of(scale, task, name, seed), measures)

@@ -58,6 +58,7 @@ class Shelf:
     def depends_on(self, run: Run) -> dict[str, Any]:
         """What a run's numbers depend on."""
         measured = {"prompts": self.scale.prompts, "probed": self.scale.probed, "measures": sorted(run.measures)}
+        measured |= {"shifts": list(SHIFTS), "ordered": ORDERED, "resamples_kept": RESAMPLES_KEPT}
         return {"config": run.config.to_json(), "measured": stats.basis() | measured}
 
     def read(self, run: Run) -> Numbers | None:
