@@ -46,7 +46,8 @@ def test_what_is_not_allowed_is_named(bad):
 
 
 def test_what_is_allowed():
-    Example(count=9, rate=1, share=0, kind="b", name="x", loud=True, steps=(1, 2), free=-5)
+    example = Example(count=9, rate=1, share=0, kind="b", name="x", loud=True, steps=(1, 2), free=-5)
+    assert (example.count, example.share, example.steps, example.free) == (9, 0, (1, 2), -5), "at their bounds"
 
 
 def test_flags():
