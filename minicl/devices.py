@@ -1,17 +1,22 @@
 """Where a run is computed: its device, the processes of `torchrun` that share it, and the signals that stop it."""
 
 import contextlib
+import dataclasses
 import gc
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
+from pathlib import Path
 
 import torch
 from torch import Tensor, distributed, nn
 
+from minicl import runs
 from minicl.checks import InputError, check
+from minicl.config import Config
+from minicl.linear import faster
 
 
 def auto_device() -> str:
@@ -122,6 +127,23 @@ class Devices:
             failure = error
         if self.total(torch.tensor(failure is not None, dtype=torch.int32, device=self.device)):
             raise failure or SystemExit(1)
+
+
+def choose_library(config: Config, folder: Path, devices: Devices) -> Config:
+    """The config with its products' library decided: as the run began, or else by the main process, for all."""
+    choice = config.machine.linear
+    if choice == "auto" and devices.is_main:
+        float32 = config.train.precision == "fp32" and torch.get_default_dtype() == torch.float32
+        if (folder / "config.json").exists():
+            with contextlib.suppress(InputError, KeyError, TypeError, AttributeError):  # `hold` says what is wrong
+                choice = runs.read_settings(folder)["machine"].get("linear", "torch")
+        elif devices.device.type == "cpu" and float32:
+            choice = faster(config.model.n_embd, rows=512)
+    onednn = devices.total(torch.tensor(int(devices.is_main and choice == "onednn"), device=devices.device))
+    check(not onednn or devices.device.type == "cpu", "linear", "onednn on a GPU", "auto, torch")
+    return dataclasses.replace(
+        config, machine=dataclasses.replace(config.machine, linear="onednn" if onednn else "torch")
+    )
 
 
 class Stop(Exception):

@@ -55,11 +55,10 @@ def use_onednn(model: nn.Module) -> None:
 
 def faster(width: int, rows: int) -> str:
     """`torch` or `onednn`: the faster one at a layer of this width, by a race of some milliseconds."""
-    x, grad = torch.ones(rows, width, requires_grad=True), torch.ones(rows, 4 * width)
-    kinds = {"torch": nn.Linear, "onednn": OneDNNLinear}
-    layers = {name: nn.utils.skip_init(kind, width, 4 * width) for name, kind in kinds.items()}  # no random numbers
-    for layer in layers.values():
-        nn.init.ones_(layer.weight), nn.init.zeros_(layer.bias)
-    calls = {name: lambda layer=layer: layer(x).backward(grad) for name, layer in layers.items()}
+    x, weight, bias = (
+        torch.ones(shape, requires_grad=True) for shape in ((rows, width), (4 * width, width), 4 * width)
+    )
+    grad, ways = torch.ones(rows, 4 * width), {"torch": nn.functional.linear, "onednn": _Linear.apply}
+    calls = {name: lambda way=way: way(x, weight, bias).backward(grad) for name, way in ways.items()}
     seconds = {name: min(s) for name, s in take_turns(calls, repeats=7, warmup=2).items()}  # the least disturbed turn
     return "onednn" if LEAD * seconds["onednn"] < seconds["torch"] else "torch"

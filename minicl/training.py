@@ -5,7 +5,6 @@ rate) is a pure function of (config, step), so a resumed run repeats the uninter
 """
 
 import contextlib
-import dataclasses
 import json
 import math
 import sys
@@ -19,10 +18,10 @@ import torch
 from torch import Tensor, distributed
 
 from minicl import checkpoint, cost, plugins, runs
-from minicl.checks import InputError, check
+from minicl.checks import InputError
 from minicl.config import Config, DataConfig, add_config_flags
-from minicl.devices import Devices, Signals, Stop, rank
-from minicl.linear import faster, use_onednn
+from minicl.devices import Devices, Signals, Stop, choose_library, rank
+from minicl.linear import use_onednn
 from minicl.log import Log, say
 from minicl.model import Transformer
 from minicl.optim import make_optimizer
@@ -208,23 +207,6 @@ def train_run(config: Config, folder: str | Path) -> None:
             with Log(training, folder) as log, telling_what_is_left(folder):
                 _go_on(training, folder, log, signals)
         say(devices, f"next: minicl evaluate {folder}")
-
-
-def choose_library(config: Config, folder: Path, devices: Devices) -> Config:
-    """The config with its products' library decided: as the run began, or else by the main process, for all."""
-    choice = config.machine.linear
-    if choice == "auto" and devices.is_main:
-        float32 = config.train.precision == "fp32" and torch.get_default_dtype() == torch.float32
-        if (folder / "config.json").exists():
-            with contextlib.suppress(InputError, KeyError, TypeError, AttributeError):  # `hold` says what is wrong
-                choice = runs.read_settings(folder)["machine"].get("linear", "torch")
-        elif devices.device.type == "cpu" and float32:
-            choice = faster(config.model.n_embd, rows=512)
-    onednn = devices.total(torch.tensor(int(devices.is_main and choice == "onednn"), device=devices.device))
-    check(not onednn or devices.device.type == "cpu", "linear", "onednn on a GPU", "auto, torch")
-    return dataclasses.replace(
-        config, machine=dataclasses.replace(config.machine, linear="onednn" if onednn else "torch")
-    )
 
 
 @contextlib.contextmanager

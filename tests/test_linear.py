@@ -8,7 +8,7 @@ from conftest import EVERY, assert_one_line
 from torch import nn
 from training_helpers import assert_same_run, flags, trainer
 
-from minicl import ModelConfig, Transformer, training
+from minicl import ModelConfig, Transformer, devices, training
 from minicl.checkpoint import checkpoints
 from minicl.linear import LEAD, OneDNNLinear, faster, use_onednn
 
@@ -71,7 +71,7 @@ def test_the_race_needs_a_clear_lead(monkeypatch):
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_run_keeps_its_library_and_resumes_exactly(cli, tmp_path, monkeypatch, library):
     auto = flags(linear="auto", steps=20, log_every=5, save_every=5)
-    monkeypatch.setattr(training, "faster", lambda width, rows: library)
+    monkeypatch.setattr(devices, "faster", lambda width, rows: library)
     assert cli("train", *auto, "--out", "whole").returncode == 0
     assert json.loads((tmp_path / "whole" / "config.json").read_text())["machine"]["linear"] == library
 
@@ -89,7 +89,7 @@ def test_a_run_keeps_its_library_and_resumes_exactly(cli, tmp_path, monkeypatch,
         with pytest.raises(Enough):
             cli("train", *auto, "--out", "cut")
     other = {"torch": "onednn", "onednn": "torch"}[library]
-    monkeypatch.setattr(training, "faster", lambda width, rows: other)
+    monkeypatch.setattr(devices, "faster", lambda width, rows: other)
     assert max(checkpoints(tmp_path / "cut")) == 10
     assert cli("train", *auto, "--out", "cut").returncode == 0
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
