@@ -74,7 +74,7 @@ class MachineConfig:
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, …")
     threads: int | None = setting(None, "CPU threads (torch's own choice)", least=1, most=1024)
     compile: bool = setting(False, "torch.compile the model")
-    linear: str = setting("auto", "CPU products by (auto: the faster, kept)", choices=("auto", "torch", "onednn"))
+    linear: str = setting("auto", "library for CPU products; auto: the faster one", choices=("auto", "torch", "onednn"))
 
 
 GROUPS = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "machine": MachineConfig}
