@@ -290,7 +290,8 @@ def race(records: Records, curve_records: Records) -> Figure:
             begun = [curve for curve in r[f"{kind}_curves"] if curve]
             label = f"{name}{words}, {len(begun)} seed{'' if len(begun) == 1 else 's'}"
             for i, curve in enumerate(begun):
-                left.plot(*zip(*curve, strict=True), linestyle=line, label=None if i else label, **style)
+                seconds, errors, _ = zip(*curve, strict=True)
+                left.plot(seconds, errors, linestyle=line, label=None if i else label, **style)
     left.axhline(target, color="#999999", linewidth=0.8, linestyle=":")
     left.annotate(f"{target:g}", (5.2, target), va="bottom", fontsize=7, color="#666666")
     left.set(yscale="log", xscale="log", xlim=(5, None), xlabel="seconds of training on one core", ylabel=ERROR)

@@ -27,7 +27,7 @@ def quality(
 ) -> list[dict[str, Any]]:
     """One record per mask: seconds until an error at the training length, of preset `small` and of the recipe of 2022.
 
-    Both recipes train side by side, seed after seed. The preset trains to its end, the other recipe until the target;
+    Two runs train side by side at any time. The preset trains to its end, the other recipe until the target;
     each run for so many minutes at most. The runs are ordinary run folders below `folder`: asked again with more
     minutes, they go on where they stopped.
     """
@@ -37,35 +37,36 @@ def quality(
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"quality: got {folder}, allowed: a folder ({error.strerror})") from None
-    for mask in masks:
-        _race(mask, folder, target, minutes, seeds, settings)
+    _race(masks, folder, target, minutes, seeds, settings)
     return [{"mask": mask, "target": target, **outcome(folder, mask, target, seeds)} for mask in masks]
 
 
-def _race(mask, folder, target, minutes, seeds, settings):
-    """Two lanes side by side, one for each recipe."""
-    same = settings | {"mask": mask, "threads": 1, "log_every": 25}
-    waiting = {name: list(range(seeds)) for name in RECIPES}
-    active = {}
+def _race(masks, folder, target, minutes, seeds, settings):
+    """Two runs at a time, of whatever mask and recipe, so that each has as much of the machine as any other."""
+    same = settings | {"threads": 1, "log_every": 25}
+    waiting = [(mask, name, seed) for seed in range(seeds) for mask in masks for name in RECIPES]
+    active = []
     try:
-        while any(waiting.values()) or active:
-            for name in RECIPES:
-                if name in active and _is_over(*active[name], name, target, minutes):
-                    children.stop([active.pop(name)[1]])
-                if name not in active and waiting[name]:
-                    seed = waiting[name].pop(0)
-                    out = run_folder(folder, mask, f"{name}-{seed}")
-                    active[name] = (out, _start(out, same | RECIPES[name] | {"seed": seed}), time.monotonic())
+        while waiting or active:
+            for lane in active[:]:
+                if _is_over(*lane, target, minutes):
+                    active.remove(lane)
+                    children.stop([lane[1]])
+            while waiting and len(active) < 2:
+                mask, name, seed = waiting.pop(0)
+                out = run_folder(folder, mask, f"{name}-{seed}")
+                process = _start(out, same | RECIPES[name] | {"mask": mask, "seed": seed})
+                active.append((out, process, time.monotonic(), name))
             time.sleep(0.5)
     finally:
-        children.stop([process for _, process, _ in active.values()])
+        children.stop([process for _, process, _, _ in active])
 
 
 def _is_over(out, process, began, name, target, minutes):
     """Whether a run need not go on. InputError if it could not."""
     if process.poll():
         raise InputError(children.complaint(process, out.with_suffix(".log")))
-    reached = name == "reference" and _reached(_progress_of(out), target) is not None
+    reached = name == "reference" and _reached(_progress_of(out), target)[0] is not None
     return process.returncode is not None or reached or time.monotonic() - began > 60 * minutes
 
 
@@ -89,21 +90,22 @@ def train_command(*arguments: str) -> int:
 
 
 def _progress_of(out):
-    """[(seconds, error at the training length)] of a run, as far as it is."""
+    """[(seconds, error at the training length, step)] of a run, as far as it is."""
     try:
         timing, metrics = (runs.read_lines(out / name) for name in ("timing.jsonl", "metrics.jsonl"))
     except (OSError, json.JSONDecodeError):  # not there yet, or just being written
         return []
-    return [(t["seconds"], list(m["error"].values())[-1]) for t, m in zip(timing, metrics, strict=False)]
+    pairs = zip(timing, metrics, strict=False)
+    return [(t["seconds"], list(m["error"].values())[-1], m["step"]) for t, m in pairs]
 
 
 def _reached(curve, target):
-    """Seconds until the target, or None."""
-    return next((seconds for seconds, error in curve if error <= target), None)
+    """(seconds, steps) until the target, or two None."""
+    return next(((seconds, step) for seconds, error, step in curve if error <= target), (None, None))
 
 
 def outcome(folder: str | Path, mask: str, target: float, seeds: int) -> dict[str, Any]:
-    """For both recipes each seed's curve, its seconds until the target (None: not reached), and the ratio.
+    """For both recipes each seed's curve, its seconds and steps until the target (None: not reached), and the ratio.
 
     The ratio is the worst one: the fastest seed of 2022 over the slowest of the preset. A seed of 2022 that was stopped
     before the target counts with the time that it was given, so that the ratio is at least that.
@@ -112,7 +114,8 @@ def outcome(folder: str | Path, mask: str, target: float, seeds: int) -> dict[st
     for name in RECIPES:
         curves = [_progress_of(run_folder(folder, mask, f"{name}-{seed}")) for seed in range(seeds)]
         record[f"{name}_curves"] = curves
-        record[f"{name}_seconds"] = [_reached(curve, target) for curve in curves]
+        reached = [_reached(curve, target) for curve in curves]
+        record[f"{name}_seconds"], record[f"{name}_steps"] = (list(column) for column in zip(*reached, strict=True))
         record[f"{name}_trained"] = [curve[-1][0] if curve else 0.0 for curve in curves]
         record[f"{name}_last"] = [curve[-1][1] if curve else None for curve in curves]
     own, given = record["recipe_seconds"], zip(record["reference_seconds"], record["reference_trained"], strict=True)
@@ -123,12 +126,12 @@ def outcome(folder: str | Path, mask: str, target: float, seeds: int) -> dict[st
 
 def quality_table(records: list[dict[str, Any]]) -> str:
     """The race in words."""
-    rows = [["mask", "preset small, s", "recipe of 2022, s", "ratio", "last error of the preset", "of 2022"]]
+    rows = [["mask", "preset small, s (steps)", "recipe of 2022, s (steps)", "ratio", "last error of the preset", "of 2022"]]
     for r in records:
         cells = []
         for name in RECIPES:
-            pairs = zip(r[f"{name}_seconds"], r[f"{name}_trained"], strict=True)
-            cells.append(", ".join(f"> {trained:.0f}" if s is None else f"{s:.0f}" for s, trained in pairs))
+            seeds = zip(*(r[f"{name}_{what}"] for what in ("seconds", "steps", "trained")), strict=True)
+            cells.append(", ".join(f"> {t:.0f}" if s is None else f"{s:.0f} ({steps:,})" for s, steps, t in seeds))
         cells.append("–" if r["ratio"] is None else f"{'≥ ' * r['at_least']}{r['ratio']:.1f}×")
         last = [", ".join("–" if e is None else f"{e:.3g}" for e in r[f"{name}_last"]) for name in RECIPES]
         rows.append([short(r["mask"]), *cells, *last])

@@ -208,7 +208,7 @@ def test_the_copies_of_a_context_are_named(n, labelled):
 
 
 def record_of_race(mask):
-    curves = {"recipe_curves": [[[1, 0.5], [2, 0.1]], []], "reference_curves": [[[1, 0.9], [9, 0.8]]]}
+    curves = {"recipe_curves": [[[1, 0.5, 25], [2, 0.1, 50]], []], "reference_curves": [[[1, 0.9, 25], [9, 0.8, 50]]]}
     return {"mask": mask, "target": 0.2, **curves}
 
 

@@ -88,16 +88,17 @@ def test_the_race_is_judged_by_the_worst_pair_of_seeds(tmp_path):
         folder.mkdir()
         lines = {
             "timing": [{"seconds": s} for s in seconds],
-            "metrics": [{"error": {"5": 1.0, "10": e}} for e in (0.9, 0.3, 0.1)],
+            "metrics": [{"step": s, "error": {"5": 1.0, "10": e}} for s, e in ((0, 0.9), (25, 0.3), (50, 0.1))],
         }
         for file, records in lines.items():
             (folder / f"{file}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     judged = race.outcome(tmp_path, "ar", 0.3, 2)
     assert (judged["recipe_seconds"], judged["reference_seconds"], judged["ratio"]) == ([2, 3], [30, 20], 20 / 3)
+    assert (judged["recipe_steps"], judged["reference_steps"]) == ([25, 25], [25, 25])
     assert race.outcome(tmp_path, "ar", 0.01, 2)["ratio"] is None
     late = race.outcome(tmp_path, "ar", 0.3, 3)
     assert late["recipe_seconds"] == [2, 3, None] and late["ratio"] is None, "a seed that never began counts"
-    (tmp_path / "ar-reference-1" / "metrics.jsonl").write_text(json.dumps({"error": {"10": 0.9}}) + "\n")
+    (tmp_path / "ar-reference-1" / "metrics.jsonl").write_text(json.dumps({"step": 0, "error": {"10": 0.9}}) + "\n")
     judged = race.outcome(tmp_path, "ar", 0.3, 2)
     assert (judged["at_least"], judged["ratio"]) == (True, 10 / 3), "it was stopped before it got there"
     (tmp_path / "ar-reference-1" / "metrics.jsonl").write_text('{"error": {"10"')
