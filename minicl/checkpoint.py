@@ -7,6 +7,7 @@ import pickle
 import re
 import sys
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,38 @@ def save(run: str | Path, state: dict[str, Any], keep: Collection[int] = ()) -> 
     for step, file in list(older.items())[1:]:
         if step not in keep:
             file.unlink()
+
+
+class Writer:
+    """Saves in a thread, one checkpoint at a time: a copy of the state, so that training goes on meanwhile."""
+
+    def __init__(self):
+        self.thread = ThreadPoolExecutor(1)
+        self.last = None
+
+    def save(self, run: str | Path, state: dict[str, Any], keep: Collection[int] = ()) -> None:
+        self.last = self.thread.submit(save, run, _copy(state), keep)
+
+    def wait(self) -> None:
+        """Until the last one is written; raises what went wrong with it."""
+        last, self.last = self.last, None
+        if last is not None:
+            last.result()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.thread.shutdown()
+
+
+def _copy(value):
+    """A nested state with its tensors copied to the CPU."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return type(value)((key, _copy(entry)) for key, entry in value.items())
+    return type(value)(map(_copy, value)) if isinstance(value, list | tuple) else value
 
 
 def read(file: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]:

@@ -74,6 +74,8 @@ class MachineConfig:
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, …")
     threads: int | None = setting(None, "CPU threads (torch's own choice)", least=1, most=1024)
     compile: bool = setting(False, "torch.compile the model")
+    cuda_graphs: bool = setting(False, "with --compile on a GPU: kernels as CUDA graphs, one for each length")
+    matmul: str = setting("high", "GPU products of float32 in training; high: TF32", choices=("high", "highest"))
     linear: str = setting("auto", "library for CPU products; auto: the faster one", choices=("auto", "torch", "onednn"))
 
 
@@ -130,6 +132,7 @@ class Config:
         check(self.train.decay <= 1, "decay", self.train.decay, "a number from 0 to 1")
         exact = self.train.precision == "fp32" or self.machine.linear != "onednn"
         check(exact, "linear", "onednn with bf16", "auto, torch; or onednn with --precision fp32")
+        check(self.machine.compile or not self.machine.cuda_graphs, "cuda_graphs", "True", "only with --compile")
         for step in self.train.keep:
             check_int("keep", step, least=1, most=self.train.steps)
         if self.model.resolved_positions == "absolute":

@@ -52,6 +52,17 @@ def use_threads(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextlib.contextmanager
+def products(precision: str) -> Iterator[None]:
+    """On a GPU, products of float32 matrices by TF32 if `high`; as before again afterwards."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision == "high"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 def rank() -> int:
     """This process's number among those of `torchrun`; 0 is the one that logs, saves and prints."""
     return int(os.environ.get("RANK", 0))

@@ -39,11 +39,11 @@ class Tokens:
     is_label: Tensor
     is_query: Tensor
 
-    def view(self, *shape: int) -> "Tokens":
-        return Tokens(*(a.view(shape) for a in (self.copy, self.example, self.is_label, self.is_query)))
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Tokens":
+        return Tokens(*(change(a) for a in (self.copy, self.example, self.is_label, self.is_query)))
 
-    def clone(self) -> "Tokens":
-        return Tokens(*(a.clone() for a in (self.copy, self.example, self.is_label, self.is_query)))
+    def view(self, *shape: int) -> "Tokens":
+        return self.each(lambda a: a.view(shape))
 
 
 Predicate = Callable[..., Tensor]  # of (q, k) or (q, k, layer)
@@ -190,6 +190,20 @@ class Layout:
         """(layers, T, T): the mask of every layer."""
         return self.mask.expand(layers, *self.mask.shape[-2:])
 
+    def bias(self, dtype: torch.dtype) -> Tensor:
+        """The mask as attention adds it to its scores: 0 or −∞. Rows are as far apart as CUDA's kernels want them."""
+        *shape, T = self.mask.shape
+        padded = torch.zeros(*shape, T + 8 - T % 8, dtype=dtype, device=self.mask.device)
+        return padded[..., :T].masked_fill_(~self.mask, -torch.inf)
+
+    def to(self, device: torch.device) -> "Layout":
+        """The same on another device."""
+        parts = (self.mask, self.positions, self.context, self.query)
+        moved = (part if part is None else part.to(device) for part in parts)
+        moved = Layout(self.tokens.each(lambda a: a.to(device)), *moved)
+        moved.__dict__["causal"] = self.causal  # known here: asking there would wait for the device
+        return moved
+
     @property
     def pairs(self) -> float:
         """Token pairs that see each other, per layer (the mean, where layers differ) and head."""
@@ -234,12 +248,14 @@ def layout(
 
 @torch.inference_mode(False)  # what is built during an evaluation must also serve a later backward pass
 def _build(strategy, n, m, positions, copies, depth, device):
-    tokens = _tokens(n, m, copies, device)
+    if device.type != "cpu":
+        return layout(strategy, n, m, positions, copies, depth or None).to(device)
+    tokens = _tokens(n, m, copies)
     q, k = tokens.view(-1, 1), tokens.view(1, -1)
     T = len(tokens.copy)
 
     own = (q.copy == k.copy) & (q.example == k.example) & (k.is_label <= q.is_label) & ~q.is_query & ~k.is_query
-    itself = q.is_query & torch.eye(T, dtype=torch.bool, device=device)
+    itself = q.is_query & torch.eye(T, dtype=torch.bool)
     if strategy.blind_query and n:  # without a context there is nothing else to see
         itself = torch.zeros_like(itself)
 
@@ -272,9 +288,9 @@ _layout = lru_cache(maxsize=256)(_build)  # more than a run has lengths, 1 MB of
 _large_layout = lru_cache(maxsize=4)(_build)
 
 
-def _tokens(n, m, copies, device):
+def _tokens(n, m, copies):
     """Copy by copy, example by example, x then y; then the queries."""
-    context = torch.arange(PER_EXAMPLE * n * copies, device=device)
+    context = torch.arange(PER_EXAMPLE * n * copies)
     none = context.new_full((m,), -1)
     return Tokens(
         copy=torch.cat([context // max(PER_EXAMPLE * n, 1), none]),
@@ -289,7 +305,7 @@ def _ask(strategy, predicate, q, k, *layer):
     T = len(q.copy)
 
     def asked():
-        tokens = q.clone(), k.clone()  # its own: it may write into them
+        tokens = q.each(Tensor.clone), k.each(Tensor.clone)  # its own: it may write into them
         if not _asks_for_layer(predicate):
             return predicate(*tokens)
         by_name = not isinstance(predicate, Strategy) and "layer" in inspect.signature(predicate).parameters

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from minicl import masks
 from minicl.checks import check, check_int, check_prompt
-from minicl.masks import POSITIONS, Layout, Strategy, get_strategy
+from minicl.masks import PER_EXAMPLE, POSITIONS, Layout, Strategy, get_strategy
 from minicl.settings import check_settings, setting
 
 
@@ -86,14 +86,19 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, h: Tensor, mask: Tensor | None) -> Tensor:
-        """`mask` (T, T): row sees column; None means that each token sees those before it and itself."""
-        q, k, v = (self._heads(t) for t in self.c_attn(h).chunk(3, dim=-1))
-        a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-        return self.c_proj(a.transpose(1, 2).flatten(2))
+    def forward(self, h: Tensor, bias: Tensor | None) -> Tensor:
+        """`bias` (T, T) is added to the scores; None means that each token sees those before it and itself."""
+        return self.attend(*self.heads(h), bias)
 
-    def _heads(self, t):
-        return t.unflatten(-1, (self.n_head, -1)).transpose(1, 2)  # (B, H, T, E/H)
+    def heads(self, h: Tensor) -> list[Tensor]:
+        """Queries, keys and values of the tokens, each (B, H, T, E/H)."""
+        parts = self.c_attn(h).chunk(3, dim=-1)
+        return [t.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for t in parts]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """What the tokens of q take from those of k and v."""
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=bias is None)
+        return self.c_proj(a.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
@@ -114,8 +119,8 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd)
         self.mlp = MLP(config)
 
-    def forward(self, h: Tensor, mask: Tensor | None) -> Tensor:
-        h = h + self.attn(self.ln_1(h), mask)
+    def forward(self, h: Tensor, bias: Tensor | None) -> Tensor:
+        h = h + self.attn(self.ln_1(h), bias)
         return h + self.mlp(self.ln_2(h))
 
 
@@ -169,14 +174,24 @@ class Transformer(nn.Module):
     ) -> Output:
         """The forward pass under a layout: embed, block after block, read out."""
         h = self.embed(xs, ys, queries, layout)
+        kind = h.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else h.dtype
+        depth = len(self.blocks)
+        biases = [None] * depth if layout.causal else layout.bias(dtype).expand(depth, -1, -1)
         seen = {0: h} if 0 in hidden else {}
-        for layer, (block, mask) in enumerate(zip(self.blocks, layout.masks(len(self.blocks)), strict=True), start=1):
-            h = block(h, None if layout.causal else mask)
+        for layer, (block, bias) in enumerate(zip(self.blocks, biases, strict=True), start=1):
+            h = block(h, bias)
             if layer in hidden:
                 seen[layer] = h
         answers = self.read_out(self.ln_f(h))[..., 0]  # (B, T)
-        readings = {layer: Reading(h[:, layout.context], h[:, layout.query]) for layer, h in seen.items()}
-        return Output(answers[:, layout.context], answers[:, layout.query], readings)
+        n = xs.shape[1]
+        readings = {layer: self._where_predicted(h, n) for layer, h in seen.items()}
+        return Output(*self._where_predicted(answers, n), readings)
+
+    def _where_predicted(self, t, n):
+        """A Reading of t (B, T, …): at x of the last copy, and at the queries."""
+        end = PER_EXAMPLE * self.copies * n
+        return Reading(t[:, end - PER_EXAMPLE * n : end : PER_EXAMPLE], t[:, end:])
 
     def embed(self, xs: Tensor, ys: Tensor, queries: Tensor, layout: Layout) -> Tensor:
         """(B, T, E): x and y as (y, 0, …, 0) in turn, once for each copy of the context, then the queries."""
@@ -202,7 +217,7 @@ class Transformer(nn.Module):
 
     def _check(self, xs, ys, queries, hidden):
         # Reading a value back would stall an accelerator at every training step; there the loss is watched instead.
-        stalls = torch.compiler.is_compiling() or (self.training and self.read_in.weight.is_cuda)
+        stalls = torch.compiler.is_compiling() or (self.training and self.read_in.weight.device.type != "cpu")
         check_prompt(xs, ys, queries, self.config.n_dims, finite=not stalls)
         like, n = self.read_in.weight, xs.shape[1]
         check(xs.dtype == like.dtype, "xs", f"dtype {xs.dtype}", f"the model's {like.dtype}")

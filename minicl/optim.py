@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from minicl.config import TrainConfig
 
 
-def make_optimizer(model: nn.Module, train: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, train: TrainConfig) -> torch.optim.Optimizer:
     """The optimiser that a TrainConfig asks for. Each group has a `scale`: its rate in units of the schedule's."""
     named = dict(model.named_parameters())
     hidden = {n for n, p in named.items() if train.optimizer == "muon" and n.startswith("blocks.") and p.ndim == 2}
@@ -21,7 +21,7 @@ def make_optimizer(model: nn.Module, train: TrainConfig, device: torch.device) -
     decay = {"matrices": train.weight_decay if train.optimizer == "adamw" else 0.0, "others": 0.0}
     groups = [{"params": parts[name], "weight_decay": decay[name], "scale": 1.0} for name in decay]
     kind = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
-    adam = kind(groups, lr=train.lr, betas=(0.9, train.beta2), fused=device.type in ("cpu", "cuda"))
+    adam = kind(groups, lr=train.lr, betas=(0.9, train.beta2), fused=True)
     return Muon(parts["hidden"], train.matrix_lr / train.lr, adam) if train.optimizer == "muon" else adam
 
 

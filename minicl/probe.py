@@ -7,7 +7,8 @@ better than answering 0). And it asks whether the least-squares weights of the c
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from minicl.baselines import get_baseline
 from minicl.checks import check, check_int
 from minicl.devices import auto_device, device_of, use_threads
 from minicl.model import Transformer
+from minicl.progress import Progress
 from minicl.selection import add_run_arguments, check_run_arguments, choose_checkpoints, choose_lengths, longest_from
 from minicl.stats import bootstrap
 from minicl.tasks import Task
@@ -41,11 +43,17 @@ class Data(NamedTuple):
 
 
 def read(
-    model: Transformer, task: Task, lengths: Sequence[int], layers: Sequence[int], prompts: int
+    model: Transformer,
+    task: Task,
+    lengths: Sequence[int],
+    layers: Sequence[int],
+    prompts: int,
+    begin: Callable[[str], None] = lambda text: None,
 ) -> dict[int, dict[str, Data]]:
-    """For each length the three sets, in float64."""
+    """For each length the three sets, in float64. `begin` is told before each."""
     data = {n: {} for n in lengths}
     for name, seed in SEEDS.items():
+        begin(f"prompts to {name}")
         count = prompts if name == "fit" else max(2, prompts // 4)
         p = task.sample(count, max(lengths) + 1, (seed,), device=device_of(model))
         at = states(model, p.xs, p.ys, p.queries, lengths, layers)
@@ -109,16 +117,23 @@ def probe(
     layers: Sequence[int],
     prompts: int = 2048,
     fit: str = "ridge",
+    begin: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
     """For each context length the model's own error, and for each layer the probe, its controls, the weights."""
     check_int("prompts", prompts, least=8)
     fitter = {"ridge": fit_ridge, "gradient": fit_gradient}[fit]
     rows = []
-    for group in (lengths[i : i + GROUP] for i in range(0, len(lengths), GROUP)):
-        trained, other = (read(m, task, group, layers, prompts) for m in (model, untrained))
+    for group in groups_of(lengths):
+        trained = read(model, task, group, layers, prompts, begin)
+        other = read(untrained, task, group, layers, prompts, lambda text: begin(f"untrained, {text}"))
         for n in group:
             rows += _at_length(n, trained[n], other[n], task, layers, fitter)
     return rows
+
+
+def groups_of(lengths: Sequence[int]) -> list[Sequence[int]]:
+    """The lengths that are read together."""
+    return [lengths[i : i + GROUP] for i in range(0, len(lengths), GROUP)]
 
 
 def _at_length(n, trained, untrained, task, layers, fitter):
@@ -159,6 +174,7 @@ def of_run(
     fit: str = "ridge",
     step: int | None = None,
     trust: bool = False,
+    begin: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
     """Records of one checkpoint, for each context length; of quarters of the depth, if no layers are named."""
     config = runs.read_config(folder, trust)
@@ -169,7 +185,7 @@ def of_run(
     torch.manual_seed(config.train.seed + 1)
     untrained = Transformer(config.model).to(device_of(model)).eval()
     same = {"run": str(folder), "method": config.method, "trained_on": config.data.examples, "fit": fit, "step": step}
-    return [same | row for row in probe(model, untrained, config.task, lengths, layers, prompts, fit)]
+    return [same | row for row in probe(model, untrained, config.task, lengths, layers, prompts, fit, begin)]
 
 
 def add_arguments(parser):
@@ -188,13 +204,17 @@ def run(args):
     from minicl import draw
 
     check_run_arguments(args)
-    records = []
+    records, work = [], []
     for folder in args.runs:
         config = runs.read_config(folder, args.trust)
         lengths = choose_lengths(folder, config, args.lengths, longest_from(args.max_examples), USUAL_LENGTHS)
-        for step in choose_checkpoints(folder, args.checkpoints):
+        work += [(folder, config, lengths, step) for step in choose_checkpoints(folder, args.checkpoints)]
+    parts = sum(2 * len(SEEDS) * len(groups_of(lengths)) for _, _, lengths, _ in work)
+    with Progress(parts) as progress:
+        for folder, config, lengths, step in work:
             with use_threads(args.threads or config.machine.threads):
-                records += of_run(folder, lengths, args.at_layers, args.prompts, args.fit, step, args.trust)
+                begin = partial(lambda where, text: progress(f"{where}: {text}"), f"{folder} step {step}")
+                records += of_run(folder, lengths, args.at_layers, args.prompts, args.fit, step, args.trust, begin)
     print(json.dumps(records) if args.json else table(records))
     if args.plot is not None:
         draw.save(draw.probes(records), args.plot)

@@ -126,7 +126,9 @@ def outcome(folder: str | Path, mask: str, target: float, seeds: int) -> dict[st
 
 def quality_table(records: list[dict[str, Any]]) -> str:
     """The race in words."""
-    rows = [["mask", "preset small, s (steps)", "recipe of 2022, s (steps)", "ratio", "last error of the preset", "of 2022"]]
+    rows = [
+        ["mask", "preset small, s (steps)", "recipe of 2022, s (steps)", "ratio", "last error of the preset", "of 2022"]
+    ]
     for r in records:
         cells = []
         for name in RECIPES:

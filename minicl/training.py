@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 from minicl import checkpoint, cost, plugins, runs
 from minicl.checks import InputError
 from minicl.config import Config, DataConfig, add_config_flags
-from minicl.devices import Devices, Signals, Stop, choose_library, rank
+from minicl.devices import Devices, Signals, Stop, choose_library, products, rank
 from minicl.linear import use_onednn
 from minicl.log import Log, say
 from minicl.model import Transformer
@@ -48,9 +48,10 @@ class Training:
         if config.machine.linear == "onednn":
             use_onednn(self.model)
         if config.machine.compile:  # only updates: the few other passes would each need a compilation of their own
-            plain, compiled = self.model.propagate, torch.compile(self.model.propagate)
+            mode = "reduce-overhead" if config.machine.cuda_graphs else None
+            plain, compiled = self.model.propagate, torch.compile(self.model.propagate, mode=mode)
             self.model.propagate = lambda *args: (compiled if torch.is_grad_enabled() else plain)(*args)
-        self.optimizer = make_optimizer(self.model, config.train, devices.device)
+        self.optimizer = make_optimizer(self.model, config.train)
         self.step = 0
         self.logged = -1  # the last step in metrics.jsonl
         self.seconds = 0.0  # spent on updates
@@ -82,12 +83,13 @@ class Training:
         train, start = self.config.train, time.perf_counter()
         for group in self.optimizer.param_groups:
             group["lr"] = group["scale"] * learning_rate(train, self.step)
-        loss = self.loss(self.step)
-        loss.backward()
-        self.devices.average_gradients(self.model.parameters())
-        if train.clip:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
-        self.optimizer.step()
+        with products(self.config.machine.matmul):
+            loss = self.loss(self.step)
+            loss.backward()
+            self.devices.average_gradients(self.model.parameters())
+            if train.clip:
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip)
+            self.optimizer.step()
         self.optimizer.zero_grad()
         loss = loss.detach()
         self.step += 1
@@ -204,8 +206,8 @@ def train_run(config: Config, folder: str | Path) -> None:
         if training.step == training.logged == config.train.steps:
             say(devices, f"{folder} is finished: {config.train.steps} steps")
         else:
-            with Log(training, folder) as log, telling_what_is_left(folder):
-                _go_on(training, folder, log, signals)
+            with Log(training, folder) as log, telling_what_is_left(folder), checkpoint.Writer() as writer:
+                _go_on(training, folder, log, signals, writer)
         say(devices, f"next: minicl evaluate {folder}")
 
 
@@ -229,19 +231,20 @@ def telling_what_is_left(folder: Path) -> Iterator[None]:
         raise Failure(f"{failure} ({left})") from None
 
 
-def _go_on(training, folder, log, signals):
+def _go_on(training, folder, log, signals, writer):
     """Train until the last step, or until a signal; save then too."""
     if training.step:
         log.say(f"resumed at step {training.step}")
     try:
-        _loop(training, folder, log, signals)
+        _loop(training, folder, log, signals, writer)
     except Stop:
-        _save(training, folder)
+        _save(training, folder, writer)
+        _written(training, folder, writer)
         log.say(f"stopped by {signals.name} after {training.step} steps and saved; the same command resumes")
         raise signals.ending from None
 
 
-def _loop(training, folder, log, signals):
+def _loop(training, folder, log, signals, writer):
     """Update after update; a line of metrics and a checkpoint whenever they are due."""
     config = training.config.train
     while True:
@@ -249,9 +252,9 @@ def _loop(training, folder, log, signals):
         if training.logged < step and (step % config.log_every == 0 or last):
             _log(training, folder, log, signals)
         if step and (step % config.save_every == 0 or step in config.keep or last):
-            _save(training, folder)
+            _save(training, folder, writer)
         if last:
-            return
+            return _written(training, folder, writer)
         signals.check(step)
         training.update()
         log.advance()
@@ -276,14 +279,21 @@ def _measure(training, log, signals, line):
     log.show(line)
 
 
-def _save(training, folder):
-    """A checkpoint of weights that are sane."""
+def _save(training, folder, writer):
+    """A checkpoint of weights that are sane; it is written while training goes on."""
     config = training.config.train
     training.check_loss()
     training.check_weights()
     state = training.state()  # on all processes: they add up their losses for it
+    _written(training, folder, writer)
+    if training.devices.is_main:
+        writer.save(folder, state, {*config.keep, config.steps})
+
+
+def _written(training, folder, writer):
+    """Wait until the last checkpoint is on disk."""
     with writing_to(folder):
-        training.devices.main_does(checkpoint.save, folder, state, {*config.keep, config.steps})
+        training.devices.main_does(writer.wait)
 
 
 def _greeting(config, model):

@@ -14,14 +14,14 @@ from minicl.answers import plain as plain_states
 from minicl.masks import STRATEGIES, Strategy
 
 AR, BOE, PREFIX = (STRATEGIES[name].sees for name in ("ar", "boe", "prefix"))
-OWN = {  # strategies that use what built-in ones do not, and whether one pass serves all lengths
-    "layers": (Strategy("layers", lambda q, k, layer: (BOE if layer < 3 else AR)(q, k)), True),
-    "late prefix": (Strategy("late", lambda q, k, layer: (BOE if layer < 4 else PREFIX)(q, k)), False),
-    "labels": (Strategy("labels", AR, query=lambda q, k: k.is_label), True),
-    "both copies": (Strategy("both", AR, copies=2, query=lambda q, k: k.copy >= 0), False),
-    "boe, first copy": (Strategy("first", BOE, copies=2, query=lambda q, k: k.copy == 0), True),
-    "in turns": (Strategy("turns", BOE, query=lambda q, k, layer: k.example % layer == 0), True),
-    "newest": (Strategy("newest", AR, query=lambda q, k: k.example == k.example.max()), False),
+OWN = {  # strategies that use what built-in ones do not, and the passes for 13 lengths; 0: tokens are shared
+    "layers": (Strategy("layers", lambda q, k, layer: (BOE if layer < 3 else AR)(q, k)), 1),
+    "late prefix": (Strategy("late", lambda q, k, layer: (BOE if layer < 4 else PREFIX)(q, k)), 13),
+    "labels": (Strategy("labels", AR, query=lambda q, k: k.is_label), 1),
+    "both copies": (Strategy("both", AR, copies=2, query=lambda q, k: k.copy >= 0), 0),
+    "boe, first copy": (Strategy("first", BOE, copies=2, query=lambda q, k: k.copy == 0), 1),
+    "in turns": (Strategy("turns", BOE, query=lambda q, k, layer: k.example % layer == 0), 1),
+    "newest": (Strategy("newest", AR, query=lambda q, k: k.example == k.example.max()), 13),
 }
 
 
@@ -31,7 +31,7 @@ def plain(*given):
 
 
 def passes(monkeypatch, model, prompt, lengths):
-    """The number of forward passes that `answers` takes."""
+    """The number of whole forward passes that `answers` takes."""
     count = []
     propagate = model.propagate
     with monkeypatch.context() as patch:
@@ -54,25 +54,34 @@ def test_shortcuts_equal_one_pass_for_each_length(mask):
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("blind", [False, True])
 def test_shortcuts_are_exact_for_layers_and_for_what_queries_see(name, blind, monkeypatch):
-    strategy, one_pass = OWN[name]
+    strategy, expected = OWN[name]
     prompt = random_prompt(5, 13, 13)
     for positions in ("absolute", "symmetric"):
         model = loud_model(strategy, positions=positions, blind_query=blind)
         for lengths in (list(range(13)), [0, 5, 12], [3], [0]):
             fast, slow = (way(model, *prompt, lengths) for way in (answers, plain))
             torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
-        assert passes(monkeypatch, model, prompt, range(13)) == (1 if one_pass else 13)
+        assert passes(monkeypatch, model, prompt, range(13)) == expected
 
 
 def test_shortcuts_are_taken_where_they_are_exact(monkeypatch):
     prompt = random_prompt(2, 4, 4)
     count = {mask: passes(monkeypatch, loud_model(mask), prompt, [0, 1, 3]) for mask in EVERY}
     assert {mask for mask, passes in count.items() if passes == 1} == {"ar", "nope", "boe"}
-    assert set(count.values()) == {1, 3}
+    assert {mask for mask, passes in count.items() if passes == 0} == {"invicl"}, "copy 0 is shared"
+    assert set(count.values()) == {0, 1, 3}
+
+
+def test_settled_tokens_are_computed_once(monkeypatch):
+    model, rows = loud_model("invicl"), []
+    layer = type(model.blocks[0].mlp).forward
+    monkeypatch.setattr(type(model.blocks[0].mlp), "forward", lambda self, h: rows.append(h.shape[1]) or layer(self, h))
+    answers(model, *random_prompt(1, 6, 6), [0, 2, 5])
+    assert rows[:: len(model.blocks)] == [12, 1, 5, 9], "what sees nothing later; then the rest and the query"
 
 
 def test_chunks_do_not_change_the_answers(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 1)  # one prompt at a time
+    monkeypatch.setattr(module, "CHUNK", {"cpu": 1})  # one prompt at a time
     prompt = random_prompt(3, 5, 5)
     for mask in ("invicl", "ar"):
         model = loud_model(mask)

@@ -85,7 +85,7 @@ def test_every_checkpoint_can_be_probed(cli, runs):
 @pytest.mark.parametrize("mask", ["ar", "invicl", "saicl"])
 def test_states_are_those_of_a_pass_for_each_length(mask, monkeypatch):
     """Prompt by prompt, length by length, from nothing but the model and the prompts."""
-    monkeypatch.setattr("minicl.answers.CHUNK", 64)  # few prompts at a time
+    monkeypatch.setattr("minicl.answers.CHUNK", {"cpu": 64})  # few prompts at a time
     task, model = get_task("linear", n_dims=3), loud_model(mask, n_layer=2)
     model = model.float()
     for n, sets in probe.read(model, task, [0, 3, 7], [0, 2], prompts=40).items():

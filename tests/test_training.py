@@ -85,7 +85,9 @@ def test_an_update_reads_nothing_back(lengths, monkeypatch):
 
 def test_updates_are_compiled_and_nothing_else(monkeypatch):
     compiled, calls = [], []
-    monkeypatch.setattr(torch, "compile", lambda f: compiled.append(f) or (lambda *args: calls.append(1) or f(*args)))
+    monkeypatch.setattr(
+        torch, "compile", lambda f, mode: compiled.append(f) or (lambda *args: calls.append(1) or f(*args))
+    )
     training = trainer(compile=True)
     for _ in range(2):
         training.update()
