@@ -12,10 +12,10 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from minicl.masks import PER_EXAMPLE, Layout
-from minicl.model import Transformer
+from minicl.masks import COUNTING, PER_EXAMPLE, Layout, is_causal
+from minicl.model import Output, Transformer
 
 ALL_CHECKED = 256  # of longer prompts some lengths are looked at: their masks are large
 CHUNK = {"cpu": 2**14, "cuda": 2**18}  # tokens that go through the model at once: bounds memory, and fills a GPU
@@ -26,6 +26,18 @@ class States(NamedTuple):
 
     query: Tensor  # (B, L) the answers
     hidden: dict[int, Tensor]  # (B, L, E) the query token's states, of the layers that were asked for
+
+
+class Windowed(nn.Module):
+    """A model that is shown only the last `size` examples: what it costs nothing to do with any model."""
+
+    def __init__(self, model: nn.Module, size: int):
+        super().__init__()
+        self.model, self.size = model, size
+
+    def forward(self, xs: Tensor, ys: Tensor, queries: Tensor, **more) -> Output:
+        start = max(0, xs.shape[1] - self.size)
+        return self.model(xs[:, start:], ys[:, start:], queries, **more)
 
 
 def answers(model: Callable, xs: Tensor, ys: Tensor, queries: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -75,7 +87,7 @@ def _at_queries(out):
 def _settled(model, lengths):
     """(context tokens of the longest prompt) bool: which are settled. None if some shorter prompt's mask is another."""
     layout = model.layout(max(lengths), 1)
-    if model.strategy.sees_query or not _nested(model, layout, lengths):
+    if model.strategy.sees_query or model.strategy.average or not _nested(model, layout, lengths):
         return None
     t, sees = layout.tokens, _any_layer(layout)
     reached = (sees & (t.example[None, :] > t.example[:, None])).any(1) & ~t.is_query
@@ -91,11 +103,14 @@ def _any_layer(layout):
 
 
 def _nested(model, whole, lengths):
-    """Whether shorter prompts have the longest one's mask, cut: not so if a predicate counts its examples."""
+    """Whether shorter prompts have the longest one's mask and positions, cut: not so if a predicate counts examples."""
     every = sorted({*lengths, max(lengths) - 1} - {0})  # a predicate need not work without any tokens
     for n in every if max(lengths) <= ALL_CHECKED else every[:: max(1, len(every) // 8)] + every[-2:]:
         inside = (whole.tokens.example < n) | whole.tokens.is_query
-        if not torch.equal(whole.mask[..., inside, :][..., inside], model.layout(n, 1).mask):
+        shorter = model.layout(n, 1)
+        if not torch.equal(whole.mask[..., inside, :][..., inside], shorter.mask):
+            return False
+        if whole.positions is not None and not torch.equal(whole.positions[inside][:-1], shorter.positions[:-1]):
             return False
     return True
 
@@ -109,48 +124,53 @@ def _one_pass(model, xs, ys, queries, lengths, layers):
     mask[..., whole.query, :] &= ~hidden
     empty = whole.query[ends == 0]
     mask[..., empty, empty] = True  # a blind query sees itself where there is nothing else
-    if model.positions == "absolute":
+    if model.positions in COUNTING:
         positions = positions.clone()
         positions[whole.query] = PER_EXAMPLE * ends
-    cut = dataclasses.replace(whole, mask=mask, positions=positions).to(xs.device)
+    cut = dataclasses.replace(whole, mask=mask, positions=positions, causal=is_causal(mask)).to(xs.device)
     return _at_queries(model.propagate(xs[:, :N], ys[:, :N], queries[:, lengths], cut, layers))
 
 
 def _sharing(settled, model, xs, ys, queries, lengths, layers):
     """The settled tokens once, their keys and values kept; then for each length the others and its query."""
-    N, none, device = max(lengths), queries[:, :0], xs.device
+    N, none = max(lengths), queries[:, :0]
     whole = model.layout(N, 0)
     order = _by_example(whole, settled)
-    h = model.embed(xs[:, :N], ys[:, :N], none, whole.to(device))[:, order]
-    biases, kept = whole.bias(h.dtype)[..., order, :][..., order].to(device), []
-    for block, bias in zip(model.blocks, biases.expand(len(model.blocks), -1, -1), strict=True):
-        h, seen = _block(block, h, bias)
-        kept.append(seen)
+    h, kept = _some_tokens(model, (xs[:, :N], ys[:, :N], none), whole, order, order)[1:]
     passes = []
     for n in lengths:
         layout = model.layout(n, 1)
         inside = settled[whole.tokens.example < n]
         shared, rest = _by_example(layout, inside), torch.cat([~inside, layout.tokens.is_query[-1:]]).nonzero()[:, 0]
-        h = model.embed(xs[:, :n], ys[:, :n], queries[:, n : n + 1], layout.to(device))[:, rest]
-        biases = layout.bias(h.dtype)[..., rest, :][..., torch.cat([shared, rest])].to(device)
-        hidden = {0: h[:, -1:]}
-        for i, bias in enumerate(biases.expand(len(kept), -1, -1)):
-            h, _ = _block(model.blocks[i], h, bias, [t[:, :, : len(shared)] for t in kept[i]])
-            hidden[i + 1] = h[:, -1:]
-        answer = model.read_out(model.ln_f(h[:, -1:]))[..., 0]
-        passes.append(States(answer, {layer: hidden[layer] for layer in layers}))
+        prompt = xs[:, :n], ys[:, :n], queries[:, n : n + 1]
+        seen = [[t[:, :, : len(shared)] for t in pair] for pair in kept]
+        states, h, _ = _some_tokens(model, prompt, layout, rest, torch.cat([shared, rest]), seen)
+        passes.append(States(model.answers(h[:, -1:]), {layer: states[layer] for layer in layers}))
     return _join(passes, dim=1)
+
+
+def _some_tokens(model, prompt, layout, tokens, keys, seen=None):
+    """Some tokens of a prompt through all layers. They see the `keys`: those of `seen`, and then themselves.
+
+    Returns the last one's states of every layer, the last states of all, and their keys and values in every layer.
+    """
+    layout_there, depth = layout.to(prompt[0].device), len(model.blocks)
+    h = model.embed(*prompt, layout_there)[:, tokens]
+    biases = layout.bias(h.dtype)[..., tokens, :][..., keys].to(h.device).expand(depth, -1, -1)
+    turn = model.turn(layout_there)
+    turn = turn if turn is None else turn[tokens]
+    last, kept = {0: h[:, -1:]}, []
+    for layer, (block, bias) in enumerate(zip(model.blocks, biases, strict=True), start=1):
+        q, *own = block.attn.heads(block.ln_1(h), turn)
+        kept.append(own)
+        k, v = own if seen is None else (torch.cat(pair, dim=2) for pair in zip(seen[layer - 1], own, strict=True))
+        h = h + block.attn.attend(q, k, v, bias)
+        h = h + block.mlp(block.ln_2(h))
+        last[layer] = h[:, -1:]
+    return last, h, kept
 
 
 def _by_example(layout, chosen):
     """The chosen context tokens in the order of their examples, so that a shorter prompt has the first of them."""
     tokens = chosen.nonzero()[:, 0]
     return tokens[layout.tokens.example[tokens].argsort(stable=True)]
-
-
-def _block(block, h, bias, seen=()):
-    """A block on some of the tokens, which also see others by their keys and values; all keys and values too."""
-    q, *own = block.attn.heads(block.ln_1(h))
-    k, v = own = [torch.cat(pair, dim=2) for pair in zip(seen, own, strict=True)] if seen else own
-    h = h + block.attn.attend(q, k, v, bias)
-    return h + block.mlp(block.ln_2(h)), own

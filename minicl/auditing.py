@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from minicl import plugins
+from minicl import batchicl, plugins
 from minicl.checks import check, check_int
 from minicl.graph import Dependencies, dependencies, inputs, label_path, sees, shown_after, swap
-from minicl.masks import POSITIONS, STRATEGIES, Layout, Strategy, get_strategy
+from minicl.masks import POSITIONS, ROTARY, STRATEGIES, Layout, Strategy, get_strategy
 from minicl.model import ModelConfig, Transformer
 from minicl.text import names
 
@@ -48,14 +48,17 @@ class Findings(NamedTuple):
         return [pair for pair in combinations(range(self.depends.n), 2) if pair not in self.label_swaps]
 
 
-def symbolic(layout: Layout, layers: int) -> Findings:
-    """Findings by reachability and colour refinement, through the layers of a Layout with one query."""
+def symbolic(layout: Layout, layers: int, relative: bool = False) -> Findings:
+    """Findings by reachability and colour refinement, through the layers of a Layout with one query.
+
+    `relative`: positions turn queries and keys, so that a token knows only how far away the others are.
+    """
     n, tokens = len(layout.context), inputs(layout)
     seen = _seen(layout, layers)
     positions = [0] * len(tokens) if layout.positions is None else layout.positions.tolist()
 
     def shows(kinds, i, j):
-        return shown_after(seen, tokens, positions, swap(kinds, i, j)) is not None
+        return shown_after(seen, tokens, positions, swap(kinds, i, j), relative) is not None
 
     swaps = tuple(i for i, j in pairwise(range(n)) if shows("xy", i, j))
     label_swaps = tuple(pair for pair in combinations(range(n), 2) if shows("y", *pair))
@@ -132,8 +135,9 @@ def audit(
     strategy, n = get_strategy(mask), examples
     config = ModelConfig(mask=strategy, positions=positions, copies=copies, n_layer=layers)
     layout = config.layout(n, 1)
-    proved = symbolic(layout, layers)
     measured = numeric(strategy, layers, n, positions, copies, seed)
+    # What averages several passes is no mask: there is nothing but the measurement.
+    proved = measured if strategy.average else symbolic(layout, layers, config.resolved_positions in ROTARY)
     share = 1 - len(proved.independent) / (n * (n - 1))
     by_layer = _by_layer(layout, layers)
     in_paper = strategy is STRATEGIES.get(strategy.name) and config.resolved_copies == strategy.copies
@@ -149,10 +153,11 @@ def audit(
         "interdependent": share == 1,
         "interdependent_share": share,
         "paired": not proved.unpaired,
+        "certified": not strategy.average,
         "agree": proved.agrees_with(measured),
         "counterexamples": _counterexamples(layout, layers, proved, measured),
-        "pairs": layout.pairs,
-        "pairs_computed": layout.pairs_computed,
+        "pairs": batchicl.pairs(config, n) if strategy.average else layout.pairs,
+        "pairs_computed": batchicl.pairs(config, n) if strategy.average else layout.pairs_computed,
         "units": _units(layout),
         "units_paper": PAPER_UNITS[strategy.name](n) if in_paper and strategy.name in PAPER_UNITS else None,
         "tokens": token_names(layout),
@@ -292,6 +297,10 @@ def _notes(shown: Iterable[str], records: Sequence[dict[str, Any]]) -> list[str]
     notes = []
     for name, r in zip(shown, records, strict=True):
         notes += [f"{name}: {FAILED[what]}: {why}" for what, why in r["counterexamples"].items()]
+        if not r["certified"]:
+            notes.append(
+                f"{name}: averages several passes, so it is no mask: measured on a random model, not certified"
+            )
         if r["layers_differ"]:
             which = [part["layers"] for part in r["by_layer"]]
             groups = " and ".join(f"layer {w}" if w.isdigit() else f"layers {w}" for w in which)

@@ -9,8 +9,8 @@ import torch
 
 from minicl import plugins
 from minicl.checks import InputError, check, check_int, choose
-from minicl.graph import Dependencies, dependencies
-from minicl.masks import get_strategy
+from minicl.graph import Dependencies, dependencies, leave_one_out
+from minicl.masks import TABLES, get_strategy
 from minicl.model import ModelConfig
 from minicl.settings import add_flags, check_settings, setting
 from minicl.tasks import TASKS, Task, get_task, task_class
@@ -41,7 +41,8 @@ class TrainConfig:
     batch_size: int = setting(64, "prompts in each update, over all devices", least=1)
     loss: str = setting(
         "auto",
-        "what is trained on. all: context and query predictions. query: only queries. auto: query if the mask leaks",
+        "what is trained on. all: context and query predictions. query: only queries. auto: all, if the context's "
+        "predictions can depend on other labels and not on their own",
         choices=("auto", "all", "query"),
     )
     optimizer: str = setting(
@@ -135,7 +136,7 @@ class Config:
         check(self.machine.compile or not self.machine.cuda_graphs, "cuda_graphs", "True", "only with --compile")
         for step in self.train.keep:
             check_int("keep", step, least=1, most=self.train.steps)
-        if self.model.resolved_positions == "absolute":
+        if self.model.resolved_positions in TABLES:
             most = self.model.max_examples
             check(self.data.examples <= most, "examples", self.data.examples, f"at most max_examples = {most}")
 
@@ -157,7 +158,7 @@ class Config:
     def _resolve(self):
         """Replace each `auto` by what it means for this mask, depth and length, so that config.json says it."""
         depends = self.dependencies()
-        on = self.on_context if self.train.loss != "auto" else not depends.leaks
+        on = self.on_context if self.train.loss != "auto" else depends.informed and not depends.leaks
         needs = depends.examples[:-1]  # which context prediction needs which examples
         causal = torch.equal(needs, torch.ones_like(needs).tril())
         data, train = self.data, self.train
@@ -179,12 +180,16 @@ class Config:
 
     def dependencies(self) -> Dependencies:
         """Which prediction depends on which input, at the training length."""
+        if self.model.architecture == "deepset":
+            return leave_one_out(self.data.examples)
         return dependencies(self.model.layout(self.data.examples, 1), self.model.n_layer)
 
     @property
     def method(self) -> str:
         """The strategy's name in tables and legends, with whatever is not the strategy's own."""
         model, strategy = self.model, get_strategy(self.model.mask)
+        if model.architecture == "deepset":
+            return "deepset"
         parts = [plugins.short(strategy.name)]
         if model.resolved_positions != strategy.positions:
             parts.append(model.resolved_positions)
@@ -192,6 +197,10 @@ class Config:
             parts.append(f"×{model.resolved_copies}")
         if model.blind_query:
             parts.append("blind")
+        if model.reads not in (None, model.resolved_copies - 1):
+            parts.append(f"reads {model.reads}")
+        if model.average_at is not None:
+            parts.append(f"at {model.average_at}")
         return "+".join(parts)
 
     @property

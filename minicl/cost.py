@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from minicl import batchicl
 from minicl.config import Config
 from minicl.schedule import prompt_size
 from minicl.text import duration
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 
 def flops(config: Config, n: int) -> float:
     """Multiply-adds ×2 of one update with n examples: forward, and twice that backward."""
-    model, E = config.model, config.model.n_embd
+    model, E, B = config.model, config.model.n_embd, config.train.batch_size
+    if model.architecture == "deepset":  # half of the layers for each example, the other half also for each query
+        return 3 * B * model.n_layer / 2 * (2 * n + config.data.queries) * 2 * 8 * E * E
     contexts = config.data.queries if model.strategy.sees_query else 1  # then each query has a context of its own
     layout = model.layout(n, config.data.queries // contexts)
-    T = len(layout.tokens.copy)
-    layer = 2 * T * 12 * E * E + 4 * layout.pairs_computed * E  # projections 4 E², MLP 8 E², attention
+    T, pairs = len(layout.tokens.copy), layout.pairs_computed
+    if model.strategy.average:
+        T, pairs = batchicl.tokens(model, n, config.data.queries), batchicl.pairs(model, n) * config.data.queries
+    layer = 2 * T * 12 * E * E + 4 * pairs * E  # projections 4 E², MLP 8 E², attention
     total = 2 * T * E * model.n_dims + model.n_layer * layer + 2 * T * E
-    return 3 * contexts * config.train.batch_size * total
+    return 3 * contexts * B * total
 
 
 def mean_flops(config: Config, samples: int = 200) -> float:

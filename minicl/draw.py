@@ -28,9 +28,12 @@ LOOKS = {
     "boe": (PURPLE, "D"),
     "nope": (RED, "v"),
     "saicl": (SKY, "P"),
-    "offdiagonal": ("#8C6D31", "X"),
+    "pfn": (BLACK, "*"),
+    "batchicl": ("#8B0000", "h"),
+    "deepset": ("#7F7F7F", "<"),
+    "prefix_others": ("#8C6D31", "X"),
 }
-SPARE = [("#7F7F7F", "<"), ("#4B0082", ">"), ("#8B0000", "h"), ("#2F4F4F", "*")]
+SPARE = [("#4B0082", ">"), ("#2F4F4F", "d"), ("#B8860B", "p"), ("#5F9EA0", "8")]
 # Baselines are thin lines from grey to black, and differ in their dashes; the optimum is the black dashed one.
 BASELINES = {
     "optimal": (BLACK, (0, (5, 2))),

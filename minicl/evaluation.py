@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from torch import nn
 
 from minicl import plugins, runs, stats
-from minicl.answers import answers
+from minicl.answers import Windowed, answers
 from minicl.baselines import BASELINES, get_baseline
 from minicl.checks import InputError, check, check_int, choose
 from minicl.config import Config
 from minicl.devices import auto_device, device_of, use_threads
-from minicl.model import Transformer
 from minicl.selection import add_run_arguments, check_run_arguments, choose_checkpoints, choose_lengths, longest_from
 from minicl.shifts import SHIFTS, get_shift
 from minicl.store import Store
@@ -109,15 +109,18 @@ class Evaluation:
         baselines: str | Sequence[str] = "auto",
         prompts: int = 1280,
         seed: int = 0,
+        window: int | None = None,
         threads: int | None = None,
         trust: bool = False,
     ):
+        if window is not None:
+            check_int("window", window, least=1)
         check_int("prompts", prompts, least=2)
         check_int("seed", seed, least=0)
         folders = [folders] if isinstance(folders, str | Path) else folders
         once = {Path(folder).resolve(): str(folder) for folder in reversed(folders)}  # however it is written
         self.runs = {folder: runs.read_config(folder, trust) for folder in reversed(once.values())}
-        self.threads, self.trust, self.baselines = threads, trust, _baselines(baselines)
+        self.threads, self.trust, self.window, self.baselines = threads, trust, window, _baselines(baselines)
         self.files = {folder: choose_checkpoints(folder, checkpoints) for folder in self.runs}
         most, shifts = longest_from(max_examples), _shifts(shifts)
         self.prompts = {
@@ -125,8 +128,9 @@ class Evaluation:
             for folder, config in self.runs.items()
         }
 
-    def load(self, file: Path) -> Transformer:
-        return runs.load(file, device=auto_device(), trust=self.trust)
+    def load(self, file: Path) -> nn.Module:
+        model = runs.load(file, device=auto_device(), trust=self.trust)
+        return model if self.window is None else Windowed(model, self.window)
 
     def results(self) -> list[tuple[Record, numpy.ndarray]]:
         """(record, errors) of every run × step × shift, then of the baselines of every task × shift.
@@ -155,15 +159,18 @@ class Evaluation:
 
     def _model(self, run, config, step, file, prompts, model):
         given = depends_on(config, prompts) | {"step": step, "weights": _file_hash(file)}
+        method = config.method
+        if self.window is not None:
+            given, method = given | {"window": self.window}, f"{method}, last {self.window}"
 
         def compute():
             print(f"evaluating {run} step {step}, {prompts.shift}", file=sys.stderr, flush=True)
             errors, lengths = squared_errors(model(), config.task, prompts)
             more = {"run": run, "step": step}
             more |= {"train_seed": config.train.seed, "trained_on": config.data.examples}
-            return record(prompts, config.task, config.method, lengths, errors, **more), errors
+            return record(prompts, config.task, method, lengths, errors, **more), errors
 
-        name = f"{config.method} {step} {prompts.shift}"
+        name = f"{method} {step} {prompts.shift}"
         result, errors = Store(Path(run, "evaluation")).get_errors(name, given, compute)
         return {**result, "run": run}, errors
 
@@ -188,7 +195,7 @@ def evaluate(runs: str | Path | Sequence[str | Path], **settings) -> list[Record
     """What `minicl evaluate --json` prints: `evaluate(["runs/a", "runs/b"], shifts="noise", lengths=[5, 10])`.
 
     A record for every run, checkpoint and shift, then for every baseline, then mean and range over seeds. Settings are
-    those of the command: shifts, lengths, max_examples, checkpoints, baselines, prompts, seed, threads, trust.
+    those of the command: shifts, lengths, max_examples, checkpoints, baselines, prompts, seed, window, threads, trust.
     """
     evaluation = Evaluation(runs, **settings)
     records = [r for r, _ in evaluation.results()]
@@ -234,6 +241,7 @@ def add_arguments(parser):
     parser.add_argument("--baselines", default="auto", metavar="B,B,…", help="auto, none, or names (auto)")
     parser.add_argument("--prompts", type=int, default=1280, help="prompts for each curve (1280)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
+    parser.add_argument("--window", type=int, metavar="N", help="show the models only the last N examples")
     parser.add_argument("--order", action="store_true", help="measure order sensitivity at the training length instead")
     parser.add_argument("--permutations", type=int, default=16, help="--order: random orders of each prompt (16)")
     parser.add_argument("--tolerance", type=float, default=0.1, help="--order: a change beyond it counts (0.1)")
@@ -243,7 +251,8 @@ def run(args):
     from minicl import draw, order, report
 
     check_run_arguments(args)
-    names = ("shifts", "lengths", "max_examples", "checkpoints", "baselines", "prompts", "seed", "threads", "trust")
+    names = ("shifts", "lengths", "max_examples", "checkpoints", "baselines", "prompts", "seed")
+    names += ("window", "threads", "trust")
     evaluation = Evaluation(args.runs, **{name: getattr(args, name) for name in names})
     if args.order:
         records = order.of_runs(evaluation, args.prompts, args.permutations, args.tolerance, args.seed)

@@ -43,6 +43,11 @@ class Dependencies(NamedTuple):
         """The examples whose prediction depends on their own label."""
         return self.y[: self.n].diagonal().nonzero()[:, 0].tolist()
 
+    @property
+    def informed(self) -> bool:
+        """Whether some context prediction depends on another example's label, so that there is something to learn."""
+        return bool((self.y[: self.n] & ~torch.eye(self.n, dtype=torch.bool)).any())
+
     def equals(self, other: "Dependencies") -> bool:
         return all(torch.equal(a, b) for a, b in zip(self, other, strict=True))
 
@@ -59,6 +64,12 @@ def dependencies(layout: Layout, layers: int) -> Dependencies:
         return (heard @ of_example.float() > 0)[read]
 
     return Dependencies(on(~t.is_label), on(t.is_label), heard[read][:, layout.query[0]] > 0)
+
+
+def leave_one_out(n: int) -> Dependencies:
+    """Where every context prediction depends on all other examples and on its own x."""
+    x, y = torch.ones(2, n + 1, n, dtype=torch.bool)
+    return Dependencies(x, y & ~torch.eye(n + 1, n, dtype=torch.bool), torch.arange(n + 1) == n)
 
 
 def inputs(layout: Layout) -> list[tuple[str, int]]:
@@ -78,21 +89,26 @@ def sees(mask: Tensor) -> list[list[int]]:
     return [row.nonzero()[:, 0].tolist() for row in mask]
 
 
-def shown_after(seen: Sequence[list[list[int]]], inputs: Sequence, positions: Sequence[int], exchange: dict):
+def shown_after(
+    seen: Sequence[list[list[int]]], inputs: Sequence, positions: Sequence[int], exchange: dict, relative: bool = False
+) -> int | None:
     """The first layer at which the last token can tell that inputs were exchanged, or None.
 
     `seen` has for each layer what `sees` returns. Decided by refining colours, as in the Weisfeiler-Leman test: a
     token's new colour is its old one and the proportions of the colours that it sees, which is all that attention can
-    tell apart. It is exact for weights in general position.
+    tell apart. It is exact for weights in general position. `relative` positions are no part of a token's colour: it
+    knows only how far away the others are.
     """
-    before = list(zip(inputs, positions, strict=True))
+    place = [0] * len(inputs) if relative else positions
+    far = positions if relative else [0] * len(inputs)
+    before = list(zip(inputs, place, strict=True))
     after = [(exchange.get(i, i), p) for i, p in before]
     numbers = {}  # a colour's history → a number, shared by both sides
 
     def refine(colours, seen):
         new = []
-        for own, tokens in zip(colours, seen, strict=True):
-            count = Counter(colours[k] for k in tokens)
+        for q, (own, tokens) in enumerate(zip(colours, seen, strict=True)):
+            count = Counter((colours[k], far[k] - far[q]) for k in tokens)
             common = math.gcd(*count.values())  # attention averages: it sees proportions, not counts
             key = (own, frozenset((c, times // common) for c, times in count.items()))
             new.append(numbers.setdefault(key, len(numbers)))

@@ -16,7 +16,7 @@ import copyreg
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -25,7 +25,14 @@ from minicl import plugins
 from minicl.checks import InputError, check, check_int, choose
 from minicl.text import one_line
 
-POSITIONS = ("absolute", "symmetric", "none")
+POSITIONS = ("absolute", "random", "rotary", "symmetric", "rotary_symmetric", "none")
+COUNTING = (
+    "absolute",
+    "random",
+    "rotary",
+)  # number the tokens of a prompt; symmetric ones start anew with each example
+TABLES = ("absolute", "random")  # have a row for each token, up to max_examples
+ROTARY = ("rotary", "rotary_symmetric")  # turn queries and keys instead of adding to the tokens
 PER_EXAMPLE = 2  # tokens of an example: x, then y
 MOST_TOKENS = 20_000  # 400 MB of mask
 
@@ -60,6 +67,7 @@ class Strategy:
     sees_query: bool = False  # only then is the predicate asked about queries: context that sees them
     query: Predicate | None = None  # whom a query sees; None: the last copy
     blind_query: bool = False  # a control: queries see the context and not themselves
+    average: bool = False  # a pass for each example; the query's states are averaged at a layer (see batchicl.py)
 
     def __post_init__(self):
         choose(f"positions of mask {self.name}", self.positions, POSITIONS)
@@ -140,12 +148,24 @@ def invicl(q, k):
 
 
 @strategy
-def offdiagonal(q, k):
-    """Every example but its own, and its own x."""
+def pfn(q, k):
+    """Only its own example; and labels see all labels."""
+    return q.is_label & k.is_label
+
+
+@strategy
+def prefix_others(q, k):
+    """All of the context but its own label."""
     return (k.example != q.example) & ~q.is_query
 
 
-STRATEGIES = {s.name: s for s in (ar, nope, prefix, boe, saicl, invicl, offdiagonal)}
+@strategy(average=True)
+def batchicl(q, k):
+    """Only its own example; the query sees one example at a time, and its states are averaged at a layer."""
+    return boe(q, k)
+
+
+STRATEGIES = {s.name: s for s in (ar, nope, prefix, boe, pfn, saicl, batchicl, invicl, prefix_others)}
 
 
 def get_strategy(mask: str | Strategy) -> Strategy:
@@ -177,14 +197,10 @@ class Layout:
 
     tokens: Tokens
     mask: Tensor  # (T, T) bool, row sees column; (L, T, T) if the strategy's mask differs from layer to layer
-    positions: Tensor | None  # (T,) rows of the position table; None: no positions
-    context: Tensor  # (n,) the tokens that context predictions are read from: x of the last copy
+    positions: Tensor | None  # (T,) where each token stands; None: no positions
+    context: Tensor  # (n,) the tokens that context predictions are read from: x of a copy
     query: Tensor  # (m,)
-
-    @cached_property
-    def causal(self) -> bool:
-        """Whether the mask is exactly the lower triangle, so that attention may skip it."""
-        return self.mask.ndim == 2 and torch.equal(self.mask, torch.ones_like(self.mask).tril())
+    causal: bool  # the mask is exactly the lower triangle, so that attention may skip it
 
     def masks(self, layers: int) -> Tensor:
         """(layers, T, T): the mask of every layer."""
@@ -200,9 +216,7 @@ class Layout:
         """The same on another device."""
         parts = (self.mask, self.positions, self.context, self.query)
         moved = (part if part is None else part.to(device) for part in parts)
-        moved = Layout(self.tokens.each(lambda a: a.to(device)), *moved)
-        moved.__dict__["causal"] = self.causal  # known here: asking there would wait for the device
-        return moved
+        return Layout(self.tokens.each(lambda a: a.to(device)), *moved, self.causal)
 
     @property
     def pairs(self) -> float:
@@ -225,10 +239,12 @@ def layout(
     copies: int | None = None,
     layers: int | None = None,
     device: str | torch.device = "cpu",
+    reads: int | None = None,
 ) -> Layout:
     """The Layout of a strategy for n examples and m queries, built once. None means the strategy's own choice.
 
-    `layers`, the model's depth, is needed if the strategy's mask differs from layer to layer.
+    `layers`, the model's depth, is needed if the strategy's mask differs from layer to layer. `reads` is the copy that
+    context predictions are read at (None: the last).
     """
     strategy = get_strategy(mask)
     check_int("n", n, least=0)
@@ -243,13 +259,13 @@ def layout(
     most = int(MOST_TOKENS / max(1, depth) ** 0.5)
     check(most >= T, "prompt", f"{T} tokens", f"at most {most}, so that the mask fits in memory")
     build = _layout if T <= 1024 else _large_layout
-    return build(strategy, n, m, positions, copies, depth, torch.device(device))
+    return build(strategy, n, m, positions, copies, depth, torch.device(device), copies - 1 if reads is None else reads)
 
 
 @torch.inference_mode(False)  # what is built during an evaluation must also serve a later backward pass
-def _build(strategy, n, m, positions, copies, depth, device):
+def _build(strategy, n, m, positions, copies, depth, device, reads):
     if device.type != "cpu":
-        return layout(strategy, n, m, positions, copies, depth or None).to(device)
+        return layout(strategy, n, m, positions, copies, depth or None, reads=reads).to(device)
     tokens = _tokens(n, m, copies)
     q, k = tokens.view(-1, 1), tokens.view(1, -1)
     T = len(tokens.copy)
@@ -274,14 +290,15 @@ def _build(strategy, n, m, positions, copies, depth, device):
         )
         return own | itself | asked | (~q.is_query & (~k.is_query | strategy.sees_query) & others)
 
-    last_x = (tokens.copy == copies - 1) & ~tokens.is_label
-    return Layout(
-        tokens,
-        torch.stack([table(layer) for layer in range(1, depth + 1)]) if depth else table(),
-        _positions(positions, tokens, n),
-        context=last_x.nonzero()[:, 0],
-        query=tokens.is_query.nonzero()[:, 0],
-    )
+    mask = torch.stack([table(layer) for layer in range(1, depth + 1)]) if depth else table()
+    read = ((tokens.copy == reads) & ~tokens.is_label).nonzero()[:, 0]
+    query = tokens.is_query.nonzero()[:, 0]
+    return Layout(tokens, mask, _positions(positions, tokens, n), read, query, is_causal(mask))
+
+
+def is_causal(mask: Tensor) -> bool:
+    """Whether a mask is the same in every layer, and exactly the lower triangle."""
+    return mask.ndim == 2 and torch.equal(mask, torch.ones_like(mask).tril())
 
 
 _layout = lru_cache(maxsize=256)(_build)  # more than a run has lengths, 1 MB of mask each at most
@@ -331,11 +348,11 @@ def _positions(positions, tokens, n):
     """Both copies of a token share a position; every query stands where the next token would."""
     if positions == "none":
         return None
-    absolute = positions == "absolute"
-    start, end = (PER_EXAMPLE * tokens.example, PER_EXAMPLE * n) if absolute else (0, PER_EXAMPLE)
+    counting = positions in COUNTING
+    start, end = (PER_EXAMPLE * tokens.example, PER_EXAMPLE * n) if counting else (0, PER_EXAMPLE)
     return torch.where(tokens.is_query, end, start + tokens.is_label)
 
 
 def position_count(positions: str, examples: int) -> int:
     """Rows of the position table for prompts of up to so many examples."""
-    return {"absolute": PER_EXAMPLE * examples + 1, "symmetric": PER_EXAMPLE + 1, "none": 0}[positions]
+    return PER_EXAMPLE * examples + 1 if positions in TABLES else PER_EXAMPLE + 1 if positions == "symmetric" else 0

@@ -178,6 +178,7 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Records of one checkpoint, for each context length; of quarters of the depth, if no layers are named."""
     config = runs.read_config(folder, trust)
+    check(config.model.architecture == "transformer", "probe", f"{folder}, a set encoder", "runs of transformers")
     depth = config.model.n_layer
     layers = layers or sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
     check(max(layers) <= depth, "at-layers", max(layers), f"0 to {depth}")

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from minicl import plugins
 from minicl.checkpoint import checkpoints, newest, read, save, write_atomically
 from minicl.checks import InputError
 from minicl.config import CODE, Config
-from minicl.model import Transformer
+from minicl.deepset import make_model
 
 LOGS = ("metrics.jsonl", "timing.jsonl")
 
 
 def load(
     path: str | Path, step: int | None = None, device: str | torch.device = "cpu", trust: bool = False
-) -> Transformer:
+) -> nn.Module:
     """The model of a run folder (its newest whole checkpoint, or the one of a step) or of one checkpoint file.
 
     A mask or a task of one's own is code: it runs if a run was trained with it here, or with `trust`.
@@ -36,7 +37,7 @@ def load(
             raise InputError(f"{path}: has no whole checkpoint yet")
     else:
         state, folder = read(path, device), path.absolute().parent.parent
-    model = Transformer(Config.from_json(state["config"], folder, trust).model)
+    model = make_model(Config.from_json(state["config"], folder, trust).model)
     try:
         model.load_state_dict(state["model"])
     except (RuntimeError, TypeError, AttributeError) as error:

@@ -3,7 +3,14 @@
 import hashlib
 import math
 
+import torch
+from torch import Tensor
+
 from minicl.config import Config, TrainConfig
+from minicl.masks import position_count
+from minicl.rng import Random
+
+POSITIONS = 2  # the stream of random positions; 0 and 1 are the prompts that are trained on and validated with
 
 STAGES = 15  # of the curriculum, as in 2022: from a quarter of the dimensions and examples to all of them
 
@@ -17,6 +24,13 @@ def learning_rate(train: TrainConfig, step: int) -> float:
     start = train.warmup if train.schedule == "cosine" else max(train.warmup, round(train.steps * (1 - train.decay)))
     progress = max(0.0, (step - start) / max(1, train.steps - start))
     return train.lr * (0.5 * (1 + math.cos(math.pi * progress)) if train.schedule == "cosine" else 1 - progress)
+
+
+def position_rows(config: Config, step: int, n: int, device: torch.device) -> Tensor:
+    """(2n + 1,) for random positions: the rows of their table that the prompts of this update take, in order."""
+    random = Random((config.train.seed, POSITIONS, step), 1, device=device)
+    count = position_count("random", config.model.max_examples)
+    return random.choice("rows", count, position_count("random", n))[0].sort().values
 
 
 def prompt_size(config: Config, step: int) -> tuple[int, int]:

@@ -6,13 +6,14 @@ from pathlib import Path
 from minicl import checkpoint
 from minicl.checks import InputError, check, check_int
 from minicl.config import Config
+from minicl.masks import TABLES
 from minicl.text import whole_numbers
 
 
 def usual_length(config: Config) -> int:
     """The longest context to ask about: 2.5 times the training length, if there are positions for it."""
     usual = int(2.5 * config.data.examples)
-    return min(usual, config.model.max_examples) if config.model.resolved_positions == "absolute" else usual
+    return min(usual, config.model.max_examples) if config.model.resolved_positions in TABLES else usual
 
 
 def choose_lengths(
@@ -35,9 +36,9 @@ def choose_lengths(
         lengths = lengths if spread else range(longest + 1)
     for n in lengths:
         check_int("lengths", n, least=0)
-    if config.model.resolved_positions == "absolute":
-        end, longest = config.model.max_examples, max(lengths)
-        check(longest <= end, f"examples for {run}", longest, f"at most {end}: its absolute positions end there")
+    if config.model.resolved_positions in TABLES:
+        kind, end, longest = config.model.resolved_positions, config.model.max_examples, max(lengths)
+        check(longest <= end, f"examples for {run}", longest, f"at most {end}: its {kind} positions end there")
     return tuple(lengths)
 
 

@@ -20,12 +20,12 @@ from torch import Tensor, distributed
 from minicl import checkpoint, cost, plugins, runs
 from minicl.checks import InputError
 from minicl.config import Config, DataConfig, add_config_flags
+from minicl.deepset import make_model
 from minicl.devices import Devices, Signals, Stop, choose_library, products, rank
 from minicl.linear import use_onednn
 from minicl.log import Log, say
-from minicl.model import Transformer
 from minicl.optim import make_optimizer
-from minicl.schedule import learning_rate, prompt_size
+from minicl.schedule import learning_rate, position_rows, prompt_size
 
 TRAIN, VALIDATE = 0, 1  # streams of prompts: no run is validated on what any run was trained on
 RANDOM_STATE = threading.Lock()  # torch has one for all threads
@@ -44,7 +44,7 @@ class Training:
         self.record = config.to_json()  # now: a mask's file may be edited while the run trains
         with RANDOM_STATE, torch.random.fork_rng(devices=[]):  # the caller's random numbers are none of ours
             torch.manual_seed(config.train.seed)
-            self.model = Transformer(config.model).to(devices.device)
+            self.model = make_model(config.model).to(devices.device)
         if config.machine.linear == "onednn":
             use_onednn(self.model)
         if config.machine.compile:  # only updates: the few other passes would each need a compilation of their own
@@ -70,9 +70,12 @@ class Training:
     def loss(self, step: int) -> Tensor:
         """Mean squared error of the predictions that are trained on, over the task's normaliser."""
         xs, ys, queries, targets = self.batch(step)
+        rows = None
+        if self.model.positions == "random":
+            rows = position_rows(self.config, step, xs.shape[1], xs.device)
         bf16 = self.config.train.precision == "bf16"
         with torch.autocast(self.devices.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext():
-            out = self.model(xs, ys, queries)
+            out = self.model(xs, ys, queries, rows=rows)
         errors = (out.query.float() - targets).square()
         if self.config.on_context:
             errors = torch.cat([(out.context.float() - ys).square(), errors], dim=1)

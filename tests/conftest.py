@@ -18,6 +18,7 @@ from minicl.masks import PER_EXAMPLE, STRATEGIES, Strategy
 
 torch.set_num_threads(1)
 EVERY = tuple(STRATEGIES)
+MASKS = tuple(name for name, s in STRATEGIES.items() if not s.average)  # what a mask says all about
 
 
 def pytest_collection_modifyitems(items):

@@ -74,9 +74,8 @@ def step(at, fault=None, **settings):
     training = Training(config, Devices(config.machine, config.train.batch_size))
     training.step = at
     # A layout is made on the CPU and copied, once for each prompt length of a run: not in this step.
-    n, _ = prompt_size(config, at)
-    layouts = {m: training.model.layout(n, m) for m in (1, config.data.queries)}
-    assert all(layout.causal in (True, False) for layout in layouts.values()), "looked up while the values are there"
+    (n, _), m = prompt_size(config, at), config.data.queries
+    layouts = {size: training.config.model.layout(*size) for size in ((n, m), (n, 1), (1, m), (0, n + m))}
     with Fake(allow_non_fake_inputs=True):
         training.devices.device = GPU
         for module in training.model.modules():
@@ -84,11 +83,11 @@ def step(at, fault=None, **settings):
                 module._parameters[name] = p if p is None else nn.Parameter(torch.empty(p.shape, device=GPU))
         training.optimizer = make_optimizer(training.model, config.train)
         training.loss_sum, training.bad_step = (torch.zeros((), device=GPU, dtype=d) for d in (None, torch.long))
-        layouts = {m: layout.to(GPU) for m, layout in layouts.items()}
+        layouts = {size: layout.to(GPU) for size, layout in layouts.items()}
         loss = training.loss
         training.loss = lambda at: FAULTS[fault](loss(at)) if fault else loss(at)
         with (
-            mock.patch.object(training.model, "layout", lambda n, m, device: layouts[m]),
+            mock.patch("minicl.masks.layout", lambda strategy, n, m, *_: layouts[n, m]),
             mock.patch.object(F, "scaled_dot_product_attention", attention),
             mock.patch("torch.nn.utils.clip_grad._has_foreach_support", lambda *_: True),  # as for CUDA
         ):

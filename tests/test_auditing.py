@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import EVERY, assert_one_line, random_table
+from conftest import EVERY, MASKS, assert_one_line, random_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,14 +24,14 @@ def both_ways(strategy, layers, n, positions=None, copies=None, seed=0):
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 12])
-@pytest.mark.parametrize("mask", EVERY)
+@pytest.mark.parametrize("mask", MASKS)
 def test_symbolic_and_numeric_agree(mask, layers):
     both_ways(STRATEGIES[mask], layers, 4)
 
 
 @pytest.mark.parametrize("positions", ["absolute", "symmetric", "none"])
 @pytest.mark.parametrize("copies", [2, 3])
-@pytest.mark.parametrize("mask", EVERY)
+@pytest.mark.parametrize("mask", MASKS)
 def test_they_agree_on_the_ablations(mask, positions, copies):
     both_ways(STRATEGIES[mask], 3, 3, positions, copies)
 
@@ -57,9 +57,11 @@ def test_the_paper_s_table_1_and_what_it_leaves_open():
         "nope": (False, True, 0.5),
         "prefix": (True, False, 1),
         "boe": (True, True, 0),
+        "pfn": (True, True, 0),
+        "batchicl": (True, True, 0),
         "saicl": (True, False, 1),
         "invicl": (True, True, 1),
-        "offdiagonal": (True, False, 1),
+        "prefix_others": (True, False, 1),
     }
     for mask, expected in known.items():
         r = audit(mask)
@@ -70,7 +72,7 @@ def test_the_paper_s_table_1_and_what_it_leaves_open():
 
 @pytest.mark.parametrize(
     "mask, depth, path",
-    [("prefix", 1, "y1 → x1"), ("saicl", 2, "y1 → query → x1"), ("offdiagonal", 2, "y1 → x2 → x1")],
+    [("prefix", 1, "y1 → x1"), ("saicl", 2, "y1 → query → x1"), ("prefix_others", 2, "y1 → x2 → x1")],
 )
 def test_leaks_begin_at_a_depth_and_name_their_path(mask, depth, path):
     assert depth == 1 or audit(mask, layers=depth - 1)["no_leak"]
@@ -180,7 +182,7 @@ def test_a_layered_record_has_one_mask_for_each_group_of_layers():
 
 def test_a_leak_through_layers_counts_layers_not_hops():
     """Labels are shown to other examples in layer 1, and examples to each other again only in layer 4."""
-    relay = Strategy("relay", lambda q, k, layer: STRATEGIES["offdiagonal" if layer in (1, 4) else "boe"](q, k))
+    relay = Strategy("relay", lambda q, k, layer: STRATEGIES["prefix_others" if layer in (1, 4) else "boe"](q, k))
     assert audit(relay, layers=3)["no_leak"]
     assert audit(relay, layers=4)["counterexamples"]["no_leak"].endswith("in 4 layer(s): y1 → x2 → x1")
 

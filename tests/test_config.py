@@ -77,14 +77,14 @@ def test_small_presets_run_on_one_thread_unless_told_otherwise():
 def test_lengths_and_loss_follow_from_the_mask():
     """A causal mask trains every shorter context with the full one; the others must be shown short ones on purpose."""
     chosen = {mask: Config.make("tiny", mask=mask) for mask in EVERY}
-    assert {"ar", "nope", "prefix", "boe", "saicl", "invicl", "offdiagonal"} <= set(chosen)
+    assert {"ar", "nope", "prefix", "boe", "saicl", "invicl", "prefix_others"} <= set(chosen)
     for mask, config in chosen.items():
-        leaks = mask in ("prefix", "saicl", "offdiagonal")
+        leaks = mask in ("prefix", "saicl", "prefix_others")
         causal = mask in ("ar", "nope")
         assert config.leaks == leaks, mask
         assert (config.data.lengths, config.train.loss) == (
             "fixed" if causal else "long",
-            "query" if leaks else "all",
+            "query" if leaks or mask in ("boe", "pfn", "batchicl") else "all",
         ), mask
     assert Config.make("tiny", mask="ar", loss="query").data.lengths == "long"
     assert Config.make("tiny", mask="prefix", examples=1).train.loss == "query", "the last example's leak counts too"

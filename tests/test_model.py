@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from conftest import EVERY, loud_model, random_prompt
+from conftest import EVERY, MASKS, loud_model, random_prompt
 from torch.nn import functional as F
 
 from minicl import ModelConfig, Transformer
@@ -63,7 +63,7 @@ def assert_equals_dense(model, built, masks):
 
 
 @pytest.mark.parametrize("positions, copies", [(None, None), ("absolute", 2), ("none", 3)])
-@pytest.mark.parametrize("mask", EVERY)
+@pytest.mark.parametrize("mask", MASKS)
 def test_model_equals_plain_softmax_attention(mask, positions, copies):
     built = layout(mask, 3, 1, positions, copies)
     assert_equals_dense(loud_model(mask, n_layer=2, positions=positions, copies=copies), built, [built.mask] * 2)
@@ -359,7 +359,10 @@ def test_absolute_positions_end_somewhere():
         ({"n_layer": 0}, ("n_layer", "0", "at least 1")),
         ({"n_dims": 2.5}, ("n_dims", "2.5")),
         ({"n_head": True}, ("n_head", "True")),
-        ({"positions": "sideways"}, ("positions", "sideways", "absolute, symmetric, none")),
+        (
+            {"positions": "sideways"},
+            ("positions", "sideways", "absolute, random, rotary, symmetric"),
+        ),
         ({"mask": "invicl", "copies": 1}, ("copies", "invicl", "1", "at least 2")),
         ({"mask": "nonsense"}, ("mask", "nonsense", "ar, nope")),
     ],
