@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from minicl import children
+from minicl import batchicl, children
 from minicl.checks import InputError, check, check_int, check_number
 from minicl.config import Config
 from minicl.cost import flops
@@ -59,7 +59,8 @@ def inference(masks: Sequence[str], sizes: dict[str, Any]) -> Records:
     seconds = take_turns(calls, sizes["repeats"], warmup=2)
     records = []
     for mask in masks:
-        layout = models[mask].layout(sizes["examples"], 1)
+        config, layout = models[mask].config, models[mask].layout(sizes["examples"], 1)
+        average = models[mask].strategy.average
         low, middle, high = quartiles(seconds[mask])
         records.append(
             {
@@ -69,10 +70,11 @@ def inference(masks: Sequence[str], sizes: dict[str, Any]) -> Records:
                 "low": 1e3 * low,
                 "high": 1e3 * high,
                 "ratio": ratio(seconds[mask], seconds[masks[0]]),
+                "ratios": {other: ratio(seconds[mask], seconds[other]) for other in masks},
                 "memory_bytes": _memory(mask, sizes),
-                "tokens": len(layout.tokens.copy),
-                "pairs": layout.pairs,
-                "pairs_computed": layout.pairs_computed,
+                "tokens": batchicl.tokens(config, sizes["examples"], 1) if average else len(layout.tokens.copy),
+                "pairs": batchicl.pairs(config, sizes["examples"]) if average else layout.pairs,
+                "pairs_computed": batchicl.pairs(config, sizes["examples"]) if average else layout.pairs_computed,
             }
         )
     return records

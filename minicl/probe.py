@@ -1,9 +1,9 @@
 """`minicl probe`: what a linear map can read from the query token's state after each layer.
 
-For every layer and context length, one linear map is fitted on fresh prompts, from the hidden state to the target: by
-ridge regression in closed form, its regulariser chosen on held-out prompts, or by gradient steps. Two controls tell
-what a probe alone can do: the same on an untrained model, and on targets shuffled among prompts (which must do no
-better than answering 0). And it asks whether the least-squares weights of the context can be read off.
+For every layer and context length, one linear map is fitted on fresh prompts, from the normalised hidden state to the
+target: by ridge regression in closed form, its regulariser chosen on held-out prompts, or by gradient steps. Two
+controls tell what a probe alone can do: the same on an untrained model, and on targets shuffled among prompts (which
+must do no better than answering 0). And it asks whether the least-squares weights of the context can be read off.
 """
 
 import json
@@ -36,7 +36,7 @@ SEEDS = {"fit": 11, "choose": 12, "test": 13}  # three sets of prompts that shar
 class Data(NamedTuple):
     """One of the three sets, at one context length."""
 
-    hidden: dict[int, Tensor]  # (P, E) the query token's states
+    hidden: dict[int, Tensor]  # (P, E) the query token's states, normalised
     target: Tensor  # (P, 1)
     weights: Tensor  # (P, d) the least-squares weights of the context
     answer: Tensor  # (P, 1) the model's own
@@ -58,12 +58,17 @@ def read(
         p = task.sample(count, max(lengths) + 1, (seed,), device=device_of(model))
         at = states(model, p.xs, p.ys, p.queries, lengths, layers)
         for i, n in enumerate(lengths):
-            hidden = {layer: h[:, i].double().cpu() for layer, h in at.hidden.items()}
+            hidden = {layer: normed(h[:, i].double().cpu()) for layer, h in at.hidden.items()}
             xs, ys = p.xs[:, :n].double().cpu(), p.ys[:, :n].double().cpu()
             weights = get_baseline("least_squares").weights(xs, ys) if n else xs.new_zeros(count, task.n_dims)
             target, answer = p.targets[:, n : n + 1].double().cpu(), at.query[:, i : i + 1].double().cpu()
             data[n][name] = Data(hidden, target, weights, answer)
     return data
+
+
+def normed(h: Tensor) -> Tensor:
+    """A state as the model itself reads its last one: normalised (whatever scale and shift follow are linear)."""
+    return torch.nn.functional.layer_norm(h, h.shape[-1:])
 
 
 def fit_ridge(features: Tensor, targets: Tensor, held_out: tuple[Tensor, Tensor]) -> Tensor:

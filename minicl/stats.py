@@ -40,6 +40,20 @@ def bootstrap(errors: ArrayLike, seed: int = 0) -> numpy.ndarray:
     return interval(resample(errors, seed))
 
 
+# Student's t for two-sided 90 % intervals with 1, 2, … degrees of freedom; beyond these, the normal distribution's.
+STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
+
+
+def student(values: ArrayLike) -> float:
+    """Half the width of the 90 % interval of the mean of few values, such as seeds; infinite for one value."""
+    values = numpy.asarray(values, dtype=numpy.float64)
+    n = len(values)
+    if n < 2:
+        return float("inf")
+    t = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.645
+    return float(t * values.std(ddof=1) / n**0.5)
+
+
 LEADS = (
     "least error: means over seeds, compared prompt by prompt; decided if each method has at least 2 seeds, "
     "all seeds agree, and the {} interval over prompts of the difference excludes 0"

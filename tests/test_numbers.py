@@ -38,22 +38,29 @@ def edit(shelf, change):
             file.write_text(json.dumps(content))
 
 
-def test_all_runs_of_the_study_are_done(shelf, capsys):
-    assert states(shelf, capsys) == ["done"] * 51
+def test_all_numbers_that_are_kept_are_those_of_a_run(shelf, capsys):
+    runs = make_runs(shelf.scale, figures(shelf.scale))
+    for file in shelf.store.folder.glob("*.json"):
+        depends_on = json.loads(file.read_text())["depends_on"]
+        if "config" in depends_on:
+            assert any(not run.config.differences(depends_on["config"]) for run in runs), f"{file.name}: of no run"
+    assert "done" in states(shelf, capsys)
 
 
 def test_a_new_setting_with_a_default_changes_nothing(shelf, capsys, monkeypatch):
     """A class with one more field, as a later version has; and one field less in what is stored, which is the same."""
+    before = states(shelf, capsys)
     more = dataclasses.make_dataclass(
         "TrainConfig", [("dropout", float, config.setting(0.0, "a new one", least=0))], bases=(config.TrainConfig,),
         frozen=True,
     )  # fmt: skip
     monkeypatch.setitem(config.GROUPS, "train", more)
     monkeypatch.setitem(config.GROUP_OF, "dropout", "train")
-    run = make_run(shelf.scale, "linear", "ar", 0)
+    run = make_run(shelf.scale, "linear", "ar+blind", 0)
     assert run.config.train.dropout == 0 and run.config.to_json()["train"]["dropout"] == 0
-    assert states(shelf, capsys) == ["done"] * 51
-    other = dataclasses.replace(run, config=config.Config.make("small", mask="ar", dropout=0.5))
+    assert states(shelf, capsys) == before
+    settings = {"mask": "ar", "blind_query": True}
+    other = dataclasses.replace(run, config=config.Config.make("small", **settings, dropout=0.5))
     assert shelf.read(run) and shelf.read(other) is None
 
 
@@ -77,7 +84,7 @@ def test_more_measures_than_needed_are_enough_and_fewer_are_not(shelf):
     assert shelf.read(run) and not run.measures
     assert shelf.read(dataclasses.replace(run, measures=frozenset({"order"}))) is None
     full = make_run(shelf.scale, "linear", "ar", 0)
-    assert shelf.read(dataclasses.replace(full, measures=frozenset({"order"})))
+    assert shelf.read(dataclasses.replace(full, measures=frozenset({"shifts"})))
 
 
 def test_a_begun_run_is_found_by_its_settings(shelf):
@@ -137,9 +144,13 @@ def test_the_matrix():
         1e-4,
     )
     counts = {}
-    for r in make_runs(plan.SCALES["study"], range(1, 12)):
+    for r in make_runs(plan.SCALES["study"], figures(plan.SCALES["study"])):
         counts[r.task, r.name] = counts.get((r.task, r.name), 0) + 1
-    assert counts["linear", "ar"] == counts["decision_tree", "invicl"] == 3 and counts["linear", "ar+×2"] == 2
+    assert counts["linear", "ar"] == counts["noisy_linear", "pfn"] == 5, "masks that learn have the most seeds"
+    assert counts["decision_tree", "invicl"] == counts["linear", "ar+×2"] == 3 and counts["linear", "ar+blind"] == 2
+    queries = {name: make_run(plan.SCALES["study"], "linear", name, 0).config.data.queries for name in plan.ALL}
+    assert {name for name, q in queries.items() if q == 16} == {"prefix", "boe", "pfn", "prefix_others", "batchicl"}
+    assert set(queries.values()) == {4, 16}, "about as many terms of the loss, but for saicl, whose queries cost most"
 
 
 def test_other_shifts_are_another_result(shelf, capsys, monkeypatch):
@@ -152,4 +163,4 @@ def test_a_path_with_a_plus_is_no_control(tmp_path):
     (tmp_path / "a+b").mkdir()
     (tmp_path / "a+b" / "my.py").write_text("def near(q, k):\n    return k.example == q.example - 1\n")
     run = make_run(plan.SCALES["smoke"], "linear", f"{tmp_path}/a+b/my.py:near", 0)
-    assert run.measures == {"steps", "shifts", "probes"}
+    assert run.measures == {"steps", "shifts", "normed_probes", "order", "window"}

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from conftest import assert_one_line, loud_model
+from torch.nn import functional as F
 
 from minicl import probe
 from minicl.config import Config
@@ -92,7 +93,7 @@ def test_states_are_those_of_a_pass_for_each_length(mask, monkeypatch):
         p = task.sample(40, n + 1, (probe.SEEDS["fit"],))
         out = model(p.xs[:, :n], p.ys[:, :n], p.queries[:, n:], hidden=[0, 2])
         for layer in (0, 2):
-            expected = out.hidden[layer].query[:, 0].detach().double()
+            expected = F.layer_norm(out.hidden[layer].query[:, 0].detach().double(), (32,))
             torch.testing.assert_close(sets["fit"].hidden[layer], expected, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(sets["fit"].target[:, 0], p.targets[:, n].double())
         torch.testing.assert_close(sets["fit"].answer[:, 0], out.query[:, 0].detach().double(), rtol=1e-4, atol=1e-4)

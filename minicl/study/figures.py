@@ -13,8 +13,20 @@ from minicl.evaluation import Prompts, depends_on, left_out, measure_baseline
 from minicl.plugins import short
 from minicl.selection import usual_length
 from minicl.study import pictures
-from minicl.study.numbers import Numbers, Shelf
-from minicl.study.plan import CONTROLS, PAPER_MASKS, SHIFTS, Run, Scale, config_of
+from minicl.study.numbers import TIMED, Numbers, Shelf
+from minicl.study.plan import (
+    ALL,
+    COMPARED,
+    CONTROLS,
+    LEARN,
+    PAPER_MASKS,
+    SHIFTS,
+    Run,
+    Scale,
+    as_published,
+    config_of,
+    seeds_of,
+)  # fmt: skip
 
 Measured = dict[Run, Numbers]
 
@@ -31,20 +43,26 @@ class Figure:
     compares: bool = False  # it compares masks, so that one's own may stand in it
 
 
-def figures(scale: Scale, masks: Iterable[str] = PAPER_MASKS) -> dict[int, Figure]:
+def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
     """The figures by number. Masks of one's own stand beside the paper's where masks are compared."""
     masks = tuple(masks)
-    pair = [mask for mask in ("ar", "invicl") if mask in masks] + [m for m in masks if m not in PAPER_MASKS]
+    own = [m for m in masks if m not in COMPARED]
+    pair = [mask for mask in ("ar", "invicl") if mask in masks] + own
+    learn = [mask for mask in LEARN if mask in masks] + own
+    rest = [*masks, *(name for name in ALL if name not in COMPARED and masks == COMPARED)]
     grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl")
-    doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "boe+×2", "prefix+×2", "invicl, queries only")
+    doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "boe+×2", "invicl, queries only", "pfn")
     asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
-    beyond_linear = _on("sparse_linear", pair) + _on("decision_tree", pair)
+    asked += ["pfn", "pfn, 4 queries", "invicl, 16 queries"]
+    placed = ("ar", "ar+symmetric", "ar+random", "ar+rotary", "nope", "invicl+absolute", "invicl+rotary", "invicl")
+    published = tuple(map(as_published, PAPER_MASKS))
+    beyond_linear = _on("sparse_linear", learn) + _on("decision_tree", learn)
     every = {
         1: Figure(
             "error against examples, early and late", _early_and_late, _on("linear", masks), ("steps",), compares=True
         ),
         2: Figure("sparse linear functions and decision trees", _early_and_late, beyond_linear, compares=True),
-        3: Figure("three shifts, early and late", _shifted, _on("linear", masks), ("shifts",), compares=True),
+        3: Figure("three shifts, early and late", _shifted, _on("linear", learn), ("shifts",), compares=True),
         4: Figure(
             "error against examples at every checkpoint", _growth, _on("linear", pair), ("steps",), compares=True
         ),
@@ -52,19 +70,26 @@ def figures(scale: Scale, masks: Iterable[str] = PAPER_MASKS) -> dict[int, Figur
             "error at 2.5 times the training length, against training step",
             _steps, _on("linear", pair), ("steps",), compares=True,
         ),
-        6: Figure("linear probes of four layers", _probes, _on("linear", pair), ("probes",), compares=True),
-        7: Figure(
-            "mask × positions, and doubled inputs", _controls, _on("linear", (*grid, *doubled)), ("order",), few=True
-        ),
+        6: Figure("linear probes of four layers", _probes, _on("linear", pair), ("normed_probes",), compares=True),
+        7: Figure("mask × positions, and doubled inputs", _controls, _on("linear", (*grid, *doubled)), ("order",)),
         8: Figure(
             "losses, queries, and queries that do not see themselves",
             _controls, _on("linear", ("prefix", "prefix, all tokens", *asked)), few=True,
         ),
         9: Figure("what a forward pass costs", _costs),
         10: Figure("weights set by hand: the distance to w after each layer", _theory),
+        12: Figure("every strategy on linear functions", _controls, _on("linear", rest), ("order", "window"),
+                   compares=True),
+        13: Figure("noisy linear functions, beside the optimum and the last examples only", _windows,
+                   _on("noisy_linear", learn), ("window",), compares=True),
+        14: Figure("every strategy on noisy linear functions", _controls, _on("noisy_linear", rest), few=True,
+                   compares=True),
+        15: Figure("positions that can extrapolate", _controls, _on("linear", placed), ("order",)),
+        16: Figure("the paper's objective under a constant rate", _early_and_late, _on("linear", published),
+                   ("steps",)),
     }  # fmt: skip
-    runs = tuple(dict.fromkeys(run for figure in every.values() for run in figure.runs))
-    return every | {11: Figure("error during training, of every run", _training, runs, few=True)}
+    trained = _on("linear", masks) + beyond_linear
+    return every | {11: Figure("error during training", _training, trained, compares=True)}
 
 
 def _on(task, names):
@@ -73,7 +98,7 @@ def _on(task, names):
 
 def make_run(scale: Scale, task: str, name: str, seed: int) -> Run:
     """The run that figures mean by (task, name) at a scale, with all that any figure measures on it."""
-    masks = PAPER_MASKS if name in PAPER_MASKS or name in CONTROLS else (*PAPER_MASKS, name)
+    masks = COMPARED if name in ALL or name in CONTROLS else (*COMPARED, name)
     shown_in = [figure for figure in figures(scale, masks).values() if (task, name) in figure.runs]
     measures = frozenset(m for figure in shown_in for m in figure.measures)
     return Run(task, name, seed, config_of(scale, task, name, seed), measures)
@@ -82,7 +107,7 @@ def make_run(scale: Scale, task: str, name: str, seed: int) -> Run:
 def make_runs(
     scale: Scale,
     numbers: Iterable[int],
-    masks: Iterable[str] = PAPER_MASKS,
+    masks: Iterable[str] = COMPARED,
     seeds: Callable[[str, str], int] | None = None,
 ) -> list[Run]:
     """The runs that the figures of these numbers need: the first seed of all, then the second, …
@@ -93,13 +118,13 @@ def make_runs(
     for number in numbers:
         figure = figures(scale, masks)[number]
         for key in figure.runs:
-            count = seeds(*key) if seeds else scale.fewer if figure.few else scale.seeds
+            count = seeds(*key) if seeds else seeds_of(scale, *key, figure.few)
             wanted[key] = max(wanted.get(key, 0), count)
     each = [(seed, *key) for key, count in wanted.items() for seed in range(count)]
     return [make_run(scale, task, name, seed) for seed, task, name in sorted(each, key=lambda run: run[0])]
 
 
-def measured(shelf: Shelf, numbers: Iterable[int], masks: Iterable[str] = PAPER_MASKS) -> Measured:
+def measured(shelf: Shelf, numbers: Iterable[int], masks: Iterable[str] = COMPARED) -> Measured:
     """{run: its numbers} of these figures, of all seeds that there are."""
     runs = make_runs(shelf.scale, numbers, masks, shelf.seeds)
     return {run: numbers for run in runs if (numbers := shelf.read(run))}
@@ -152,6 +177,15 @@ def _shifted(shelf, runs):
     return draw.curves(curves + _baselines(shelf, runs, SHIFTS))
 
 
+def _windows(shelf, runs):
+    """The last curves, and that of ar on only the last examples."""
+    curves = _curves(runs, lambda run, r: r["shift"] == "none" and r["step"] == run.late)
+    seeds = [r | {"method": f"ar, last {r['trained_on']}"}
+             for run, numbers in runs.items() if run.name == "ar" for r in numbers["window"]]  # fmt: skip
+    seeds += stats.over_seeds(seeds, lambda record: record["method"])
+    return draw.curves(curves + seeds + _baselines(shelf, runs))
+
+
 def _growth(shelf, runs):
     return pictures.growth(_curves(runs, lambda run, r: r["shift"] == "none"))
 
@@ -190,12 +224,12 @@ def _training(shelf, runs):
 
 
 def _costs(shelf, runs):
-    """`minicl bench --inference` for the paper's masks, on one thread."""
+    """`minicl bench --inference`, on one thread."""
     from minicl.bench import inference
 
     def compute():
         with use_threads(1):
-            return inference(list(PAPER_MASKS), {"repeats": 20, **shelf.scale.inference, "device": auto_device()})
+            return inference(list(TIMED), {"repeats": 20, **shelf.scale.inference, "device": auto_device()})
 
     return pictures.costs(shelf.costs(compute))
 

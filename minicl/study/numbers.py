@@ -18,11 +18,13 @@ from minicl.evaluation import Evaluation
 from minicl.plugins import short
 from minicl.selection import usual_length
 from minicl.store import WHOLE, Store, digest, slug
-from minicl.study.plan import SCALES, SHIFTS, SHOWN, Run, Scale
+from minicl.study.plan import ALL, SCALES, SHIFTS, SHOWN, Run, Scale
 
 Numbers = dict[str, Any]
 RESAMPLES_KEPT = 200  # resampled means that are kept of every curve, at two lengths, to compare curves by
 ORDERED = 256  # prompts that order sensitivity is measured on
+TIMED = tuple(mask for mask in ALL if mask != "deepset")
+KEPT = {"order": "order", "normed_probes": "probes", "window": "window"}  # measure → what a run's numbers call it
 
 
 def digits(value: Any) -> Any:
@@ -75,7 +77,7 @@ class Shelf:
         if numbers is not None:
             try:
                 late = any(r["step"] == run.late for r in numbers["curves"])
-                whole = late and {"training", "seconds", *(run.measures & {"order", "probes"})} <= set(numbers)
+                whole = late and {"training", "seconds", *(KEPT[m] for m in run.measures if m in KEPT)} <= set(numbers)
             except (KeyError, TypeError):
                 whole = False
             check(whole, "numbers", f"{self.store.folder}, {run}", WHOLE)
@@ -110,8 +112,8 @@ class Shelf:
         return self.store.get(name, depends_on, lambda: digits(compute()))
 
     def costs(self, compute: Callable[[], Any] | None = None) -> Any:
-        """What a forward pass costs under the paper's masks, measured once on any machine; or None."""
-        given = {"version": stats.VERSION, "sizes": self.scale.inference}
+        """What a forward pass costs under each mask, measured once on any machine; or None."""
+        given = {"version": stats.VERSION, "sizes": self.scale.inference, "masks": list(TIMED)}
         if compute is None:
             return self.store.find("inference", lambda other: other == given)
         return self.keep("inference", given, compute)
@@ -137,9 +139,9 @@ def measure(run: Run, scale: Scale, folder: Path) -> Numbers:
     start, config, n = time.perf_counter(), run.config, run.config.data.examples
     last = usual_length(config)
 
-    def curves(steps, shifts):
+    def curves(steps, shifts, window=None):
         settings = {"checkpoints": tuple(sorted(steps)), "baselines": "none", "prompts": scale.prompts}
-        results = Evaluation(folder, shifts, **settings).results()
+        results = Evaluation(folder, shifts, window=window, **settings).results()
         if len(results) < len(steps) * len(shifts):
             raise InputError(f"{folder}: one of its checkpoints cannot be measured; move the folder away to train anew")
         return [_light(record, errors, (n, record["lengths"][-1])) for record, errors in results]
@@ -151,13 +153,15 @@ def measure(run: Run, scale: Scale, folder: Path) -> Numbers:
     if "order" in run.measures:
         model = runs.load(folder, device=auto_device())
         numbers["order"] = order.sensitivity(model, config.task, n, min(ORDERED, scale.prompts))
-    if "probes" in run.measures:
+    if "window" in run.measures:
+        numbers["window"] = curves({run.late}, ("none",), window=n)
+    if "normed_probes" in run.measures:
         lengths = sorted({n // 4, n // 2, n, (n + last) // 2, last})
         numbers["probes"] = probe.of_run(folder, lengths, prompts=scale.probed)
     metrics, timing = (runs.read_lines(folder / name) for name in runs.LOGS)
     numbers["training"] = [m | {"seconds": t["seconds"]} for m, t in zip(metrics, timing, strict=True)]
     numbers["seconds"] = timing[-1]["seconds"] + time.perf_counter() - start
-    for record in (*numbers["curves"], *numbers.get("probes", ())):
+    for record in (*numbers["curves"], *numbers.get("probes", ()), *numbers.get("window", ())):
         record["run"] = str(run)  # the folder's name says nothing to a reader
     return numbers
 

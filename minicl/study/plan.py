@@ -7,7 +7,11 @@ from minicl.config import Config
 
 SHIFTS = ("noise", "scale", "half_subspace")
 PAPER_MASKS = ("ar", "nope", "prefix", "boe", "invicl")
-SHOWN = ("ar", "invicl")  # whose trained models stay with the numbers, for demonstrations
+COMPARED = ("ar", "nope", "prefix", "boe", "pfn", "invicl")  # in the main figures
+LEARN = ("ar", "nope", "boe", "pfn", "invicl")  # those that learn: they have the most seeds
+ALL = (*COMPARED, "prefix_others", "saicl", "batchicl", "deepset")
+SHOWN = ("ar", "invicl", "pfn")  # whose trained models stay with the numbers, for demonstrations
+ON_QUERIES = 16  # queries in each prompt where only queries are trained on: about as many terms as the others' losses
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,8 @@ class Scale:
     """How large everything is: a preset, changes to it for all runs and for a task's, seeds, and what is measured."""
 
     preset: str
-    seeds: int  # of the comparisons
+    most: int  # seeds of the masks that learn, on linear functions
+    seeds: int  # of the other comparisons
     fewer: int  # of the controls
     prompts: int  # that every curve is measured on
     probed: int  # that a linear probe is fitted on
@@ -27,7 +32,7 @@ class Scale:
 
 SCALES = {
     "smoke": Scale(
-        "small", seeds=2, fewer=1, prompts=32, probed=32,
+        "small", most=1, seeds=1, fewer=1, prompts=32, probed=32,
         settings={
             "n_dims": 2, "examples": 4, "max_examples": 10, "n_layer": 4, "n_head": 1, "n_embd": 8, "batch_size": 8,
             "steps": 16, "warmup": 2, "keep": (2, 4, 8, 12), "log_every": 4, "save_every": 4, "validate": 16,
@@ -35,33 +40,45 @@ SCALES = {
         tasks={
             "sparse_linear": {"n_dims": 3, "sparsity": 1, "examples": 6, "max_examples": 15},
             "decision_tree": {"n_dims": 3, "depth": 1, "examples": 6, "max_examples": 15},
+            "noisy_linear": {"noise": 0.5},
         },
         inference={"examples": 4, "batch_size": 2, "n_dims": 2, "n_layer": 2, "n_head": 1, "n_embd": 8, "repeats": 3},
     ),
     "study": Scale(
-        "small", seeds=3, fewer=2, prompts=512, probed=1024,
+        "small", most=5, seeds=3, fewer=2, prompts=512, probed=1024,
         tasks={
             "sparse_linear": {"n_dims": 8, "sparsity": 2, "examples": 16, "max_examples": 40},
             "decision_tree": {"n_dims": 8, "depth": 3, "examples": 16, "max_examples": 40},
+            "noisy_linear": {"noise": 0.5},
         },
         inference={"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
     ),
     "paper": Scale(
-        "paper", seeds=3, fewer=2, prompts=1280, probed=2048, queries="4 queries",
-        tasks={"sparse_linear": {"sparsity": 3}, "decision_tree": {"depth": 4}},
+        "paper", most=3, seeds=3, fewer=2, prompts=1280, probed=2048, queries="4 queries",
+        tasks={"sparse_linear": {"sparsity": 3}, "decision_tree": {"depth": 4}, "noisy_linear": {"noise": 1.0}},
         inference={"examples": 40, "batch_size": 64, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
     ),
 }  # fmt: skip
 
-# Controls: runs beyond "a mask on linear prompts", by the name that figures and claims use.
+
+def as_published(mask: str) -> str:
+    """The name of the run of a mask with the paper's objective, under a constant rate."""
+    return f"{mask}, paper's objective"
+
+
+PUBLISHED = {"lengths": "curriculum", "queries": 1, "loss": "all", "schedule": "constant"}
+# Runs that are not just a mask, by the name that figures and claims use.
 CONTROLS = {
+    "deepset": {"architecture": "deepset"},
     "ar+symmetric": {"mask": "ar", "positions": "symmetric"},
+    "ar+random": {"mask": "ar", "positions": "random"},
+    "ar+rotary": {"mask": "ar", "positions": "rotary"},
     "invicl+absolute": {"mask": "invicl", "positions": "absolute"},
+    "invicl+rotary": {"mask": "invicl", "positions": "rotary_symmetric"},
     "prefix+absolute": {"mask": "prefix", "positions": "absolute"},  # else it cannot tell whose label is whose
-    "ar+×2": {"mask": "ar", "copies": 2},
+    "ar+×2": {"mask": "ar", "copies": 2, "reads": 0},  # at copy 0 its predictions do not leak
     "boe+×2": {"mask": "boe", "copies": 2},
-    "prefix+×2": {"mask": "prefix", "copies": 2},
-    "invicl, queries only": {"mask": "invicl", "loss": "query"},  # as doubled inputs must be trained: they leak
+    "invicl, queries only": {"mask": "invicl", "loss": "query"},
     "prefix, all tokens": {"mask": "prefix", "loss": "all"},
     "ar+blind": {"mask": "ar", "blind_query": True},
     "invicl+blind": {"mask": "invicl", "blind_query": True},
@@ -69,6 +86,9 @@ CONTROLS = {
     "ar, 4 queries": {"mask": "ar", "queries": 4},
     "invicl, 1 query": {"mask": "invicl", "queries": 1},
     "invicl, 4 queries": {"mask": "invicl", "queries": 4},
+    "pfn, 4 queries": {"mask": "pfn", "queries": 4},
+    "invicl, 16 queries": {"mask": "invicl", "queries": 16},
+    **{as_published(mask): {"mask": mask, **PUBLISHED} for mask in PAPER_MASKS},
 }
 
 
@@ -80,7 +100,7 @@ class Run:
     name: str  # of a control, or a mask
     seed: int
     config: Config
-    measures: frozenset[str]  # beside the curve of the last checkpoint: steps, shifts, probes, order
+    measures: frozenset[str]  # beside the curve of the last checkpoint: steps, shifts, normed_probes, order, window
 
     @property
     def early(self) -> int:
@@ -98,4 +118,16 @@ class Run:
 def config_of(scale: Scale, task: str, name: str, seed: int) -> Config:
     """The settings of the run that figures mean by (task, name); a name that is no control is a mask."""
     settings = scale.settings | scale.tasks.get(task, {}) | CONTROLS.get(name, {"mask": name})
-    return Config.make(scale.preset, **settings, task=task, seed=seed, threads=1)
+    settings |= {"task": task, "seed": seed, "threads": 1}
+    config = Config.make(scale.preset, **settings)
+    # Where the context sees the query, each query needs a pass of its own: there more would cost as much more.
+    if config.on_context or "queries" in settings or config.model.strategy.sees_query or scale.preset == "paper":
+        return config
+    return Config.make(scale.preset, **settings, queries=ON_QUERIES)
+
+
+def seeds_of(scale: Scale, task: str, name: str, few: bool) -> int:
+    """The number of seeds of a run that a figure shows."""
+    if name in LEARN and task in ("linear", "noisy_linear"):
+        return scale.most
+    return scale.fewer if few else scale.seeds

@@ -16,9 +16,10 @@ from minicl.masks import get_strategy
 from minicl.plugins import is_own, resolve, short
 from minicl.store import slug
 from minicl.study import claims
+from minicl.study.evidence import Evidence
 from minicl.study.figures import Figure, figures, make_runs, measured
 from minicl.study.numbers import Shelf, work
-from minicl.study.plan import PAPER_MASKS, SCALES, Run
+from minicl.study.plan import COMPARED, SCALES, Run
 from minicl.text import columns, duration, names, whole_numbers
 from minicl.training import Training
 
@@ -97,9 +98,7 @@ def add_arguments(parser):
     parser.add_argument(
         "--only", type=whole_numbers, metavar="N,N,…", help="these figures (all; with --masks those that compare masks)"
     )
-    text = (
-        "compare these, my.py:name among them, instead of the paper's five (of which some figures show ar and invicl)"
-    )
+    text = "compare these, my.py:name among them, instead of the usual six (of which some figures show ar and invicl)"
     parser.add_argument("--masks", type=names, metavar="M,M,…", help=text)
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="seeds of every run (more for comparisons than controls)"
@@ -117,10 +116,10 @@ def run(args):
     check_int("jobs", args.jobs, least=1)
     if args.seeds is not None:
         check_int("seeds", args.seeds, least=1)
-    masks = PAPER_MASKS if args.masks is None else _masks(args.masks)
+    masks = COMPARED if args.masks is None else _masks(args.masks)
     shelf = Shelf(args.out or f"results/{args.scale}", args.runs or f"runs/{args.scale}", args.scale)
     every = figures(shelf.scale, masks)
-    own = masks != PAPER_MASKS
+    own = masks != COMPARED
     allowed = {n: figure for n, figure in every.items() if not own or (figure.compares and figure.runs)}
     numbers = list(allowed) if args.only is None else args.only
     check(numbers, "only", "no number", "numbers of figures")
@@ -151,8 +150,8 @@ def _go_on(args, shelf, masks, allowed, numbers, missing, estimate):
         file = shelf.out / _picture_name(number, figure, masks)
         if number in numbers or (new & set(figure.runs) and file.exists()):
             _draw(number, figure, shelf, masks, file)
-    if masks == PAPER_MASKS:
-        text = claims.report(claims.Evidence(shelf, make_runs(shelf.scale, allowed, masks, shelf.seeds)))
+    if masks == COMPARED:
+        text = claims.report(Evidence(shelf, make_runs(shelf.scale, allowed, masks, shelf.seeds)))
         checkpoint.write_atomically(shelf.out / "claims.md", text.encode())
         _say(f"wrote {shelf.out / 'claims.md'}")
     for r, why in failed:
@@ -209,7 +208,7 @@ def _table(plan, jobs, titles):
 
 def _picture_name(number: int, figure: Figure, masks: Sequence[str]) -> str:
     """A figure of other masks than the paper's is named by those that it shows."""
-    shown = [] if masks == PAPER_MASKS else _compared(figure, masks)
+    shown = [] if masks == COMPARED else _compared(figure, masks)
     return f"{'-'.join([f'figure{number}', *(slug(short(mask)) for mask in shown)])}.png"
 
 
@@ -222,8 +221,8 @@ def _compared(figure, masks):
 def _draw(number: int, figure: Figure, shelf: Shelf, masks: Sequence[str], file: Path) -> None:
     """Draw one figure from the numbers that there are."""
     left = [short(mask) for mask in masks if mask not in _compared(figure, masks)]
-    if masks != PAPER_MASKS and left:
-        _say(f"figure {number}: it shows ar and invicl of the paper's masks, and not {', '.join(left)}")
+    if masks != COMPARED and left:
+        _say(f"figure {number}: it does not show {', '.join(left)}")
     numbers = measured(shelf, [number], masks)
     if figure.runs and not numbers:
         _say(f"figure {number}: nothing to draw")

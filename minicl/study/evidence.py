@@ -1,0 +1,208 @@
+"""What the study's numbers say: errors with their seeds and resampled prompts, and judgements on them.
+
+A judgement is True, False, or None where the numbers do not decide.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy
+
+from minicl.stats import interval, student
+from minicl.study.numbers import Shelf
+from minicl.study.plan import Run
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What the rules call good, close and so on. Levels are errors; the others are factors."""
+
+    good: float = 0.1  # an error of at most this is good: a tenth of that of answering 0
+    same: float = 1e-4  # a spread over orders below it, in units of y's root mean square, is rounding
+    close: float = 2.0  # within this factor, two errors are about the same
+    far: float = 4.0  # beyond this factor, they are far apart
+    stays: float = 1.25  # within this factor of its least value, an error has not risen again
+    slack: float = 1.1  # "at least as good" forgives this factor
+    alike: float = 0.5  # a rank correlation below it predicts little
+
+    LEVELS = ("good", "same", "alike")
+
+    def scaled(self, by: float) -> "Thresholds":
+        """Levels times `by`; factors to the power of `by`, so that 4 becomes 2 or 16."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Thresholds(**{k: v * by if k in self.LEVELS else v**by for k, v in values.items()})
+
+
+class Missing(Exception):
+    """The numbers that a claim needs are not there."""
+
+
+class Untested(Exception):
+    """The set-up cannot decide a claim, whatever the numbers; says why."""
+
+
+class Evidence:
+    """The study's numbers, asked by what they are."""
+
+    def __init__(self, shelf: Shelf, runs: Iterable[Run]):
+        self.shelf, self.runs = shelf, {}
+        for run in runs:
+            if (numbers := shelf.read(run)) is not None:
+                self.runs.setdefault((run.task, run.name), {})[run.seed] = (run, numbers)
+
+    def of(self, name: str, task: str = "linear") -> list[tuple[Run, dict]]:
+        """[(run, numbers)] of all seeds."""
+        if (task, name) not in self.runs:
+            raise Missing(f"{task}, {name}")
+        return [self.runs[task, name][seed] for seed in sorted(self.runs[task, name])]
+
+    def names(self, task: str = "linear") -> list[str]:
+        """The runs that there are on a task."""
+        return [name for of, name in self.runs if of == task]
+
+    def error(
+        self, name: str, when: str, where: str, shift: str = "none", task: str = "linear", window: bool = False
+    ) -> "Error":
+        """The Error of a run at its `early` or `late` checkpoint, at its `training` or `longest` length.
+
+        With `window`, of the same model on only the last examples, as many as it was trained on.
+        """
+        seeds, means, resampled = [], [], []
+        for run, numbers in self.of(name, task):
+            step = getattr(run, when)
+            kept = numbers.get("window", []) if window else numbers["curves"]
+            records = [r for r in kept if (r["step"], r["shift"]) == (step, shift)]
+            if not records:
+                raise Missing(f"{run}, step {step}, shift {shift}{', window' if window else ''}")
+            (record,) = records
+            n = {"training": record["trained_on"], "longest": record["lengths"][-1]}[where]
+            seeds.append(run.seed)
+            means.append(record["mean"][record["lengths"].index(n)])
+            resampled.append(record["resampled"][str(n)])
+        called = f"{name} on its window" if window else name
+        return Error(called, numpy.array(seeds), numpy.array(means), numpy.array(resampled))
+
+    def curves(self, name: str, task: str = "linear", when: str = "late") -> list[dict]:
+        """Each seed's record of its last (or early) curve."""
+        return [
+            next(r for r in numbers["curves"] if (r["step"], r["shift"]) == (getattr(run, when), "none"))
+            for run, numbers in self.of(name, task)
+        ]
+
+    def inference(self) -> dict[str, dict]:
+        """{mask: what a forward pass costs}, if it was measured."""
+        records = self.shelf.costs()
+        if not records:
+            raise Missing("figure 9")
+        return {r["mask"]: r for r in records}
+
+
+@dataclass
+class Error:
+    """An error over seeds: means (seeds,) and means of resampled prompts (seeds, resamples)."""
+
+    name: str
+    seeds: numpy.ndarray
+    means: numpy.ndarray
+    resampled: numpy.ndarray
+
+    def of(self, seeds: Iterable[int]) -> "Error":
+        """The same, of some of the seeds."""
+        rows = [self.seeds.tolist().index(seed) for seed in seeds]
+        return Error(self.name, self.seeds[rows], self.means[rows], self.resampled[rows])
+
+    def __str__(self):
+        return f"{self.name} {spread(self.means)}"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """a ÷ b: geometric mean over shared seeds, with two intervals, over prompts and over seeds; and each seed's."""
+
+    names: tuple[str, str]
+    middle: float
+    prompts: tuple[float, float]
+    over_seeds: tuple[float, float]  # of the mean's logarithm, by Student's t; from 0 to infinity for one seed
+    seeds: tuple[float, ...]
+
+    def __str__(self):
+        a, b = self.names
+        low, high = map(three, self.prompts)
+        each, count = ", ".join(map(three, self.seeds)), len(self.seeds)
+        wide = "" if count == 1 else f"; over seeds {'–'.join(map(three, self.over_seeds))}"
+        return f"{a} ÷ {b} {three(self.middle)} (over prompts {low}–{high}{wide}; each seed: {each})"
+
+
+def spread(values: Iterable[float]) -> str:
+    """Mean and range, in words."""
+    values = numpy.asarray(list(values))
+    if len(values) == 1:
+        return f"{values[0]:.2g} (1 seed)"
+    return f"{values.mean():.2g} ({values.min():.2g}–{values.max():.2g}, {len(values)} seeds)"
+
+
+def three(value: float) -> str:
+    """To three digits, and 1500 instead of 1.5e+03."""
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def every(judgements: Iterable[bool | None]) -> bool | None:
+    """All True: True; one False: False; else None."""
+    judgements = list(judgements)
+    return False if False in judgements else None if None in judgements else True
+
+
+def agree(seeds: Iterable[bool]) -> bool | None:
+    """What all seeds say, if they are at least two and agree; else None."""
+    seeds = list(seeds)
+    return seeds[0] if len(seeds) > 1 and len(set(seeds)) == 1 else None
+
+
+def opposite(judgement: bool | None) -> bool | None:
+    return None if judgement is None else not judgement
+
+
+def ratio(a: Error, b: Error) -> Ratio:
+    """a ÷ b, of the seeds that they share."""
+    seeds = [seed for seed in a.seeds.tolist() if seed in b.seeds]
+    if not seeds:
+        raise Missing(f"a seed that {a.name} and {b.name} share")
+    a, b = a.of(seeds), b.of(seeds)
+    logs = _log(a.means) - _log(b.means)
+    prompts = numpy.exp(interval((_log(a.resampled) - _log(b.resampled)).mean(0)))
+    half = student(logs)
+    wide = (math.exp(logs.mean() - half), math.exp(logs.mean() + half)) if math.isfinite(half) else (0.0, math.inf)
+    return Ratio((a.name, b.name), math.exp(logs.mean()), tuple(prompts.tolist()), wide, tuple(numpy.exp(logs)))
+
+
+def _log(errors):
+    return numpy.log(numpy.maximum(errors, 1e-12))
+
+
+def lower(a: Error, b: Error, than: float = 1.0) -> bool | None:
+    """Whether a's error is below b's (times `than`): both intervals of the ratio say so, or both say the opposite."""
+    r = ratio(a, b)
+    if max(r.prompts[1], r.over_seeds[1]) < than:
+        return True
+    return False if min(r.prompts[0], r.over_seeds[0]) > than else None
+
+
+def within(a: Error, b: Error, factor: float) -> bool | None:
+    """Whether a ÷ b is within a factor of 1, by both intervals; False if both are beyond it on one side."""
+    return every([lower(a, b, factor), lower(b, a, factor)])
+
+
+def at_most(error: Error, level: float) -> bool | None:
+    """Whether an error is at most this in all seeds; False if it is above in all."""
+    return agree(bool(m <= level) for m in error.means)
+
+
+def rank_correlation(a: Iterable[float], b: Iterable[float]) -> float:
+    """Spearman's, with mean ranks where values are equal."""
+    ranks = []
+    for values in (numpy.asarray(list(a)), numpy.asarray(list(b))):
+        below = (values[None, :] < values[:, None]).sum(1)
+        equal = (values[None, :] == values[:, None]).sum(1)
+        ranks.append(below + (equal - 1) / 2)
+    return float(numpy.corrcoef(*ranks)[0, 1])
