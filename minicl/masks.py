@@ -79,7 +79,8 @@ class Strategy:
     def __reduce__(self):
         """Pickled by name, so that models can be; one that was made in Python by what it is made of."""
         built_in = STRATEGIES.get(self.name)
-        if plugins.is_own(self.name) or (built_in and built_in.sees is self.sees):
+        by_name = plugins.is_own(self.name) or self.name.startswith(("one:", "two:"))
+        if by_name or (built_in and built_in.sees is self.sees):
             return _named, (self.name, self.blind_query)
         return copyreg.__newobj__, (Strategy,), self.__dict__
 
@@ -169,11 +170,15 @@ STRATEGIES = {s.name: s for s in (ar, nope, prefix, boe, pfn, saicl, batchicl, i
 
 
 def get_strategy(mask: str | Strategy) -> Strategy:
-    """The strategy that `mask` means: a built-in name, `path/to/file.py:name`, or a Strategy itself."""
+    """The strategy that `mask` means: a name (built-in or of kinds.py), path/to/file.py:name, or a Strategy itself."""
     if isinstance(mask, Strategy):
         return mask
     if plugins.is_own(mask):
         return _from_file(mask, plugins.load("mask", mask)[0])
+    if isinstance(mask, str) and mask.startswith(("one:", "two:")):
+        from minicl.kinds import strategy_of  # which needs what is here
+
+        return strategy_of(mask)
     return STRATEGIES[choose("mask", mask, tuple(STRATEGIES), also=", or one of your own as path/to/file.py:name")]
 
 
