@@ -18,7 +18,7 @@ COMMANDS = {  # the module of each, and what it does
     "probe": ("probe", "read targets and weights from the layers of trained runs"),
     "theory": ("theory", "compare masks whose weights are set by hand with optimisers"),
     "study": ("study.run", "run the study: train what is missing, measure, draw, judge the paper's claims"),
-    "search": ("search", "count and describe every mask that treats all examples alike"),
+    "search": ("search", "race every mask that treats all examples alike"),
     "bench": ("bench", "measure what strategies cost"),
 }
 

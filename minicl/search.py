@@ -1,36 +1,87 @@
-"""`minicl search`: every mask that treats all examples alike, counted, certified and described."""
+"""`minicl search`: every mask that treats all examples alike: counted, described, and raced against each other."""
 
 import json
+import math
+from pathlib import Path
 from typing import Any
 
-from minicl import kinds
+from minicl import contest, kinds
 from minicl.auditing import audit
-from minicl.checks import check
-from minicl.text import columns
+from minicl.checkpoint import write_atomically
+from minicl.checks import check, check_int, choose
+from minicl.tasks import task_class
+from minicl.text import columns, names
 
 PROPERTIES = ("invariant", "no_leak", "interdependent", "paired")
+NEEDS = (*PROPERTIES, "informed")
 
 
 def add_arguments(parser):
-    parser.add_argument("--count", action="store_true", help="how many masks there are of each sort")
-    parser.add_argument("--copies", type=int, choices=(1, 2), help="--count: only masks with so many copies (both)")
+    parser.add_argument("--count", action="store_true", help="only say how many masks there are of each sort")
+    parser.add_argument("--copies", type=int, choices=(1, 2), help="only masks with so many copies (1 and 2)")
     parser.add_argument("--show", metavar="NAME", help="who sees whom under a mask, and what it guarantees")
+    parser.add_argument("--task", default="linear", help="function class to train on (linear)")
+    parser.add_argument("--budget", type=float, metavar="MINUTES", help="time for the whole race")
+    parser.add_argument("--steps", type=int, metavar="N", help="equal steps, N in the first round, not equal time")
+    parser.add_argument(
+        "--need", type=names, default=(), metavar="P,P,…", help=f"only masks that are {', '.join(NEEDS)}"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the runs and of the random masks (0)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes side by side, one thread each (2)")
+    parser.add_argument("--out", default="runs/search", metavar="DIR", help="where results are kept (runs/search)")
     parser.add_argument("--json", action="store_true", help="print records instead of a table")
 
 
 def run(args):
-    check(args.count != (args.show is not None), "search", "neither or both", "one of --count and --show NAME")
-    check(args.count or args.copies is None, "copies", args.copies, "with --count")
+    check(not args.count or args.show is None, "search", "--count and --show", "one of them")
     if args.show is not None:
+        check(args.copies is None, "copies", args.copies, "without --show")
         record = show(args.show)
         print(json.dumps(record) if args.json else _described(record))
         return 0
-    records = [kinds.count(copies) for copies in ((1, 2) if args.copies is None else (args.copies,))]
-    if args.json:
-        print(json.dumps(records if args.copies is None else records[0]))
-    else:
-        print("\n\n".join(map(_counted, records)))
+    copies = (1, 2) if args.copies is None else (args.copies,)
+    if not args.count:
+        return _race(args, copies)
+    records = [kinds.count(c) for c in copies]
+    print(json.dumps(records if args.copies is None else records[0]) if args.json else
+          "\n\n".join(map(_counted, records)))  # fmt: skip
     return 0
+
+
+def _race(args, copies):
+    given = args.budget is not None, args.steps is not None
+    check(sum(given) == 1, "search", "none or both", "one of --budget MINUTES and --steps N (or --count, --show)")
+    check(args.budget is None or 0 < args.budget < math.inf, "budget", args.budget, "a number above 0")
+    for name, least in (("steps", 1), ("jobs", 1), ("seed", 0)):
+        if getattr(args, name) is not None:
+            check_int(name, getattr(args, name), least=least)
+    for what in args.need:
+        choose("need", what, NEEDS)
+    task_class(args.task)
+    settings = {name: getattr(args, name) for name in ("task", "budget", "jobs", "seed", "need", "steps")}
+    rankings = contest.race(args.out, copies=copies, **settings)
+    records = [[{"mask": mask, "score": contest.score(r), **_light(r)} for mask, r in ranking] for ranking in rankings]
+    found = {"rounds": records, "agreement": contest.agreement(rankings)}
+    write_atomically(Path(args.out, "ranking.json"), json.dumps(found).encode())
+    print(json.dumps(found) if args.json else _ranked(found))
+    return 0
+
+
+def _light(result):
+    return {key: value for key, value in result.items() if key != "resampled"}
+
+
+def _ranked(found):
+    last = found["rounds"][-1]
+    lengths = list(last[0].get("error", {}))
+    rows = [["", "mask", *(f"error at {n}" for n in lengths), "steps", "seconds a step"]]
+    for i, r in enumerate(last, 1):
+        errors = [f"{e:.3g}" for e in r.get("error", {}).values()] or ["failed"] * len(lengths)
+        rows.append([str(i), r["mask"], *errors, str(r.get("steps", "")), f"{r.get('step_seconds', 0):.3g}"])
+    agreed = ", ".join(f"round {i} {c:.2f}" for i, c in enumerate(found["agreement"], 1))
+    counts = " → ".join(str(len(r)) for r in found["rounds"])
+    return "\n".join([f"masks in each round: {counts}; the last:", *columns(rows),
+                      f"rank correlation with the last round: {agreed or 'there is one round'}"])  # fmt: skip
 
 
 def show(name: str) -> dict[str, Any]:

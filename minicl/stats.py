@@ -87,3 +87,13 @@ def _mean_and_range(members):
         "train_seed": [m["train_seed"] for m in members],
         "over": "seeds",
     }
+
+
+def rank_correlation(a: Iterable[float], b: Iterable[float]) -> float:
+    """Spearman's, with mean ranks where values are equal."""
+    ranks = []
+    for values in (numpy.asarray(list(a)), numpy.asarray(list(b))):
+        below = (values[None, :] < values[:, None]).sum(1)
+        equal = (values[None, :] == values[:, None]).sum(1)
+        ranks.append(below + (equal - 1) / 2)
+    return float(numpy.corrcoef(*ranks)[0, 1])

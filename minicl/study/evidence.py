@@ -196,13 +196,3 @@ def within(a: Error, b: Error, factor: float) -> bool | None:
 def at_most(error: Error, level: float) -> bool | None:
     """Whether an error is at most this in all seeds; False if it is above in all."""
     return agree(bool(m <= level) for m in error.means)
-
-
-def rank_correlation(a: Iterable[float], b: Iterable[float]) -> float:
-    """Spearman's, with mean ranks where values are equal."""
-    ranks = []
-    for values in (numpy.asarray(list(a)), numpy.asarray(list(b))):
-        below = (values[None, :] < values[:, None]).sum(1)
-        equal = (values[None, :] == values[:, None]).sum(1)
-        ranks.append(below + (equal - 1) / 2)
-    return float(numpy.corrcoef(*ranks)[0, 1])

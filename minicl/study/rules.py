@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 
+from minicl.stats import rank_correlation
 from minicl.study.evidence import (
     Error,
     Evidence,
@@ -18,7 +19,6 @@ from minicl.study.evidence import (
     every,
     lower,
     opposite,
-    rank_correlation,
     ratio,
     spread,
     three,
