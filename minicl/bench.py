@@ -16,6 +16,7 @@ from minicl.checks import InputError, check, check_int, check_number
 from minicl.config import Config
 from minicl.cost import flops
 from minicl.devices import auto_device, use_threads
+from minicl.linear import use_onednn
 from minicl.masks import PER_EXAMPLE, STRATEGIES, get_strategy
 from minicl.model import ModelConfig, Transformer
 from minicl.plugins import short
@@ -112,9 +113,11 @@ def _peak_bytes():
     return 1024 * int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1])
 
 
-def _stepper(mask, sizes):
+def _stepper(mask, sizes, onednn=False):
     """A call that does one training update: forward, backward and optimiser, on a fixed batch."""
     model = _model(mask, sizes).train()
+    if onednn:
+        use_onednn(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     xs, ys, queries = _prompt(sizes)
 
@@ -177,12 +180,13 @@ def _multiply(sizes, repeats=20):
 def training(sizes: dict[str, Any]) -> Records:
     """One record per row of the table: ratios of training steps, and shares of the machine's own multiply rate."""
     steps = {mask: _stepper(mask, sizes) for mask in ("ar", "invicl")}
-    rival, (multiply, work) = _hugging_face(sizes), _multiply(sizes)
-    calls = {**steps, "multiply": multiply} | ({} if rival is None else {"Hugging Face GPT-2": rival})
-    seconds = take_turns(calls, sizes["repeats"])
+    rivals, (multiply, work) = {"Hugging Face GPT-2": _hugging_face(sizes)}, _multiply(sizes)
+    if sizes["device"] == "cpu":
+        rivals["ar with oneDNN"] = _stepper("ar", sizes, onednn=True)
+    rivals = {name: step for name, step in rivals.items() if step is not None}
+    seconds = take_turns({**steps, "multiply": multiply, **rivals}, sizes["repeats"])
     same = {name: sizes[name] for name in STATED}
-    compared = ("invicl",) if rival is None else ("invicl", "Hugging Face GPT-2")
-    rows = {f"{name} step ÷ ar step": ratio(seconds[name], seconds["ar"]) for name in compared}
+    rows = {f"{name} step ÷ ar step": ratio(seconds[name], seconds["ar"]) for name in ("invicl", *rivals)}
     for mask in steps:
         shape = {name: sizes[name] for name in SIZES["paper"]}
         config = Config.make(**shape, max_examples=sizes["examples"], mask=mask, loss="all", lengths="fixed", queries=1)
