@@ -155,7 +155,7 @@ def audit(
         "paired": not proved.unpaired,
         "certified": not strategy.average,
         "agree": proved.agrees_with(measured),
-        "counterexamples": _counterexamples(layout, layers, proved, measured),
+        "counterexamples": _counterexamples(None if strategy.average else layout, layers, proved, measured),
         "pairs": batchicl.pairs(config, n) if strategy.average else layout.pairs,
         "pairs_computed": batchicl.pairs(config, n) if strategy.average else layout.pairs_computed,
         "units": _units(layout),
@@ -169,12 +169,14 @@ def audit(
 
 
 def _counterexamples(layout, layers, proved, measured):
-    """Why a property fails, in words: the swap, the path of the label, the first missing pair."""
+    """Why a property fails, in words: the swap, the label's path (if there is a layout), the first missing pair."""
     why = {}
     if proved.swaps:
         i = proved.swaps[0]
         why["invariant"] = f"swapping examples {i + 1} and {i + 2} changes the query prediction"
-    if proved.depends.leaks:
+    if proved.depends.leaks and layout is None:
+        why["no_leak"] = "label reaches its own prediction"
+    elif proved.depends.leaks:
         depth, path = min((label_path(layout, layers, i) for i in proved.depends.leaks), key=lambda way: way[0])
         tokens = token_names(layout)
         route = " → ".join(tokens[t] for t in path)

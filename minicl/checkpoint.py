@@ -66,7 +66,13 @@ class Writer:
         self.last = None
 
     def save(self, run: str | Path, state: dict[str, Any], keep: Collection[int] = ()) -> None:
-        self.last = self.thread.submit(save, run, _copy(state), keep)
+        """Begin to write it. If the one before could not be written, wait for this one: one failure loses nothing."""
+        try:
+            self.wait()
+        except OSError:
+            save(run, state, keep)
+        else:
+            self.last = self.thread.submit(save, run, _copy(state), keep)
 
     def wait(self) -> None:
         """Until the last one is written; raises what went wrong with it."""

@@ -9,7 +9,7 @@ import torch
 
 from minicl import plugins
 from minicl.checks import InputError, check, check_int, choose
-from minicl.graph import Dependencies, dependencies, leave_one_out
+from minicl.graph import Dependencies, apart, dependencies, leave_one_out
 from minicl.masks import TABLES, get_strategy
 from minicl.model import ModelConfig
 from minicl.settings import add_flags, check_settings, setting
@@ -182,6 +182,8 @@ class Config:
         """Which prediction depends on which input, at the training length."""
         if self.model.architecture == "deepset":
             return leave_one_out(self.data.examples)
+        if self.model.strategy.average:
+            return apart(dependencies(self.model.layout(1, 1), self.model.n_layer), self.data.examples)
         return dependencies(self.model.layout(self.data.examples, 1), self.model.n_layer)
 
     @property

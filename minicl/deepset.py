@@ -7,7 +7,7 @@ example out of the mean, so they do not leak.
 import torch
 from torch import Tensor, nn
 
-from minicl.checks import check_prompt
+from minicl.checks import check, check_prompt
 from minicl.model import MLP, ModelConfig, Output, Transformer, initialise
 
 
@@ -30,6 +30,8 @@ class DeepSet(nn.Module):
         """xs (B, n, d), ys (B, n), queries (B, m, d) → predictions. It has no positions, so `rows` are none."""
         stalls = self.training and xs.device.type != "cpu"
         check_prompt(xs, ys, queries, self.config.n_dims, finite=not stalls)
+        like = self.read_in.weight
+        check(xs.dtype == like.dtype, "xs", f"dtype {xs.dtype}", f"the model's {like.dtype}")
         return self.propagate(xs, ys, queries)
 
     def propagate(self, xs: Tensor, ys: Tensor, queries: Tensor) -> Output:

@@ -124,7 +124,10 @@ class Evaluation:
         self.files = {folder: choose_checkpoints(folder, checkpoints) for folder in self.runs}
         most, shifts = longest_from(max_examples), _shifts(shifts)
         self.prompts = {
-            folder: [Prompts(shift, choose_lengths(folder, config, lengths, most), prompts, seed) for shift in shifts]
+            folder: [
+                Prompts(shift, choose_lengths(folder, config, lengths, most, window=window), prompts, seed)
+                for shift in shifts
+            ]
             for folder, config in self.runs.items()
         }
 

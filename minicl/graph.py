@@ -66,6 +66,16 @@ def dependencies(layout: Layout, layers: int) -> Dependencies:
     return Dependencies(on(~t.is_label), on(t.is_label), heard[read][:, layout.query[0]] > 0)
 
 
+def apart(one: Dependencies, n: int) -> Dependencies:
+    """Of n examples that are each in a pass of its own, from the Dependencies in such a pass."""
+    own = torch.eye(n, dtype=torch.bool)
+
+    def all_passes(table):
+        return torch.cat([own & table[0], torch.ones(1, n, dtype=torch.bool) & table[1]])
+
+    return Dependencies(all_passes(one.x), all_passes(one.y), one.query[[0] * n + [1]])
+
+
 def leave_one_out(n: int) -> Dependencies:
     """Where every context prediction depends on all other examples and on its own x."""
     x, y = torch.ones(2, n + 1, n, dtype=torch.bool)

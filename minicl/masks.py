@@ -257,6 +257,8 @@ def layout(
     positions, copies = positions or strategy.positions, copies or strategy.copies
     choose("positions", positions, POSITIONS)
     check_int(f"copies with mask {strategy.name}", copies, least=strategy.copies)
+    if reads is not None:
+        check_int("reads", reads, least=0, most=copies - 1)
     depth = layers if strategy.layered else 0
     if strategy.layered:
         check_int(f"layers with mask {strategy.name}, which differs from layer to layer", layers, least=1)

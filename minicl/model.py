@@ -70,7 +70,8 @@ class ModelConfig:
     # The strategy's own choices, where no others were made.
     @property
     def resolved_positions(self) -> str:
-        return self.positions or get_strategy(self.mask).positions
+        own = get_strategy(self.mask).positions if self.architecture == "transformer" else "none"
+        return self.positions or own
 
     @property
     def resolved_copies(self) -> int:
@@ -79,7 +80,7 @@ class ModelConfig:
     @property
     def averaged_at(self) -> int:
         """The layer after which a strategy with averages takes them: as the 15th of 36 in the paper."""
-        return 5 * self.n_layer // 12 if self.average_at is None else self.average_at
+        return max(1, 5 * self.n_layer // 12) if self.average_at is None else self.average_at
 
     def layout(self, n: int, m: int, device: str | torch.device = "cpu") -> Layout:
         """The tokens of a prompt and what each sees, under this model."""

@@ -58,7 +58,8 @@ def of_runs(evaluation, prompts: int, permutations: int, tolerance: float, seed:
                 given = (config.task, config.data.examples, prompts, permutations, tolerance, seed)
                 measured = sensitivity(model, *given)
             own = {"positions": config.model.resolved_positions, "train_seed": config.train.seed}
-            records.append({"run": run, "step": step, "method": config.method, **own, **measured})
+            method = config.method if evaluation.window is None else f"{config.method}, last {evaluation.window}"
+            records.append({"run": run, "step": step, "method": method, **own, **measured})
     return records
 
 

@@ -19,6 +19,7 @@ from minicl import runs
 from minicl.answers import states
 from minicl.baselines import get_baseline
 from minicl.checks import check, check_int
+from minicl.config import Config
 from minicl.devices import auto_device, device_of, use_threads
 from minicl.model import Transformer
 from minicl.progress import Progress
@@ -171,6 +172,13 @@ def _at_length(n, trained, untrained, task, layers, fitter):
     return rows
 
 
+def check_layers(folder: str | Path, config: Config, layers: Sequence[int] | None) -> None:
+    """Refuse a run that has no such layers."""
+    depth = config.model.n_layer
+    check(config.model.architecture == "transformer", "probe", f"{folder}, a set encoder", "runs of transformers")
+    check(not layers or max(layers) <= depth, "at-layers", max(layers or [0]), f"0 to {depth}")
+
+
 def of_run(
     folder: str | Path,
     lengths: Sequence[int],
@@ -183,10 +191,9 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Records of one checkpoint, for each context length; of quarters of the depth, if no layers are named."""
     config = runs.read_config(folder, trust)
-    check(config.model.architecture == "transformer", "probe", f"{folder}, a set encoder", "runs of transformers")
+    check_layers(folder, config, layers)
     depth = config.model.n_layer
     layers = layers or sorted({max(1, depth * q // 4) for q in (1, 2, 3, 4)})
-    check(max(layers) <= depth, "at-layers", max(layers), f"0 to {depth}")
     model = runs.load(folder, step, auto_device(), trust)
     torch.manual_seed(config.train.seed + 1)
     untrained = Transformer(config.model).to(device_of(model)).eval()
@@ -213,6 +220,7 @@ def run(args):
     records, work = [], []
     for folder in args.runs:
         config = runs.read_config(folder, args.trust)
+        check_layers(folder, config, args.at_layers)
         lengths = choose_lengths(folder, config, args.lengths, longest_from(args.max_examples), USUAL_LENGTHS)
         work += [(folder, config, lengths, step) for step in choose_checkpoints(folder, args.checkpoints)]
     parts = sum(2 * len(SEEDS) * len(groups_of(lengths)) for _, _, lengths, _ in work)

@@ -22,10 +22,12 @@ def choose_lengths(
     lengths: Sequence[int] | None,
     most: Callable[[int], int] | None,
     count: int | None = None,
+    window: int | None = None,
 ) -> tuple[int, ...]:
     """The context lengths to ask a run about; by default all from 0 to 2.5 times the training length.
 
-    With `count`, only about so many of them, evenly spread, and the training length.
+    With `count`, only about so many of them, evenly spread, and the training length. `window` is how many examples the
+    model is shown at most.
     """
     check(lengths is None or len(lengths), "lengths", "none", "at least one")
     if lengths is None:
@@ -37,7 +39,8 @@ def choose_lengths(
     for n in lengths:
         check_int("lengths", n, least=0)
     if config.model.resolved_positions in TABLES:
-        kind, end, longest = config.model.resolved_positions, config.model.max_examples, max(lengths)
+        kind, end = config.model.resolved_positions, config.model.max_examples
+        longest = min(max(lengths), window or max(lengths))
         check(longest <= end, f"examples for {run}", longest, f"at most {end}: its {kind} positions end there")
     return tuple(lengths)
 

@@ -40,8 +40,8 @@ def bootstrap(errors: ArrayLike, seed: int = 0) -> numpy.ndarray:
     return interval(resample(errors, seed))
 
 
-# Student's t for two-sided 90 % intervals with 1, 2, … degrees of freedom; beyond these, the normal distribution's.
-STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
+# Student's t for two-sided 90 % intervals with 1, 2, … degrees of freedom; with more than these it is a little less.
+STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753)
 
 
 def student(values: ArrayLike) -> float:
@@ -50,7 +50,7 @@ def student(values: ArrayLike) -> float:
     n = len(values)
     if n < 2:
         return float("inf")
-    t = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.645
+    t = STUDENT[min(n - 2, len(STUDENT) - 1)]
     return float(t * values.std(ddof=1) / n**0.5)
 
 

@@ -146,6 +146,8 @@ def compare(
     """A record for every mask (and the proof's literal InvICL) and step size: distances to w and to the optimiser."""
     X, y, w, largest = problems(prompts, n, d, seed)
     strategies = {s.name: s for s in map(get_strategy, masks)}
+    for s in strategies.values():
+        check(not s.average, "masks", s.name, "masks: it averages several passes")
     updates: dict[str, Callable] = {s.name: lambda *problem, s=s: weights(s, *problem) for s in strategies.values()}
     if STRATEGIES["invicl"] in strategies.values():
         updates[PROOF] = literal_invicl
@@ -203,6 +205,7 @@ def resemblance(
     from minicl.probe import SEEDS, fit_ridge, read, with_one
 
     config = runs.read_config(run, trust)
+    check(config.model.architecture == "transformer", "run", f"{run}, a set encoder", "runs of transformers")
     task, n, layers = config.task, config.data.examples, list(range(config.model.n_layer + 1))
     check(task.name in ("linear", "noisy_linear"), "task", plugins.short(task.name), "linear, noisy_linear")
     sets = read(runs.load(run, step, trust=trust), task, [n], layers, prompts)[n]

@@ -177,7 +177,7 @@ def train(preset: str | None = "tiny", out: str | Path | None = None, **settings
 
 def default_folder(config: Config, preset: str | None) -> str:
     """Where a run goes if nobody says where."""
-    names = (config.task.name, config.model.mask)
+    names = (config.task.name, "deepset" if config.model.architecture == "deepset" else config.model.mask)
     return f"runs/{'-'.join(map(plugins.short, names))}-{preset or 'custom'}-{config.train.seed}"
 
 
@@ -288,9 +288,8 @@ def _save(training, folder, writer):
     training.check_loss()
     training.check_weights()
     state = training.state()  # on all processes: they add up their losses for it
-    _written(training, folder, writer)
-    if training.devices.is_main:
-        writer.save(folder, state, {*config.keep, config.steps})
+    with writing_to(folder):
+        training.devices.main_does(writer.save, folder, state, {*config.keep, config.steps})
 
 
 def _written(training, folder, writer):
@@ -302,8 +301,9 @@ def _written(training, folder, writer):
 def _greeting(config, model):
     task, mask = plugins.short(config.data.task), plugins.short(config.model.mask)
     parameters = sum(p.numel() for p in model.parameters())
+    what = "a set encoder" if config.model.architecture == "deepset" else f"mask {mask}"
     on = "context and query predictions" if config.on_context else "query predictions only"
-    text = f"{task}, mask {mask}, {parameters:,} parameters, trained on {on}"
+    text = f"{task}, {what}, {parameters:,} parameters, trained on {on}"
     if config.on_context and config.leaks:
         text += (
             f"\nnote: under {mask} a context prediction can see its own label, so the loss on the context"

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_helpers import TINY, finish, start, trainer
+from training_helpers import TINY, finish, start, tiny_config, trainer
 
 from minicl import checkpoint
 from minicl.masks import STRATEGIES, layout
 from minicl.tasks import TASKS
+from minicl.training import train_run
 
 FAULTS = {
     "reads back": "DataDependentOutputException",
@@ -130,3 +131,22 @@ def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space left"):
             writer.wait()
         writer.wait()  # said once
+        writer.save(tmp_path, trainer().state())
+        with pytest.raises(OSError, match="No space left"):
+            writer.save(tmp_path, trainer().state())
+        monkeypatch.undo()
+        writer.save(tmp_path, trainer().state())
+    assert checkpoint.newest(tmp_path)
+
+
+def test_one_failed_write_does_not_lose_the_run(tmp_path, monkeypatch):
+    plain, failures = checkpoint.write_atomically, iter([True])
+
+    def once(path, data):
+        if next(failures, False):
+            raise OSError(28, "No space left on device")
+        plain(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", once)
+    train_run(tiny_config(steps=11, save_every=6), tmp_path / "run")
+    assert checkpoint.newest(tmp_path / "run")["step"] == 11

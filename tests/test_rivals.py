@@ -16,7 +16,7 @@ from minicl.auditing import audit
 from minicl.checks import InputError
 from minicl.config import Config
 from minicl.deepset import make_model
-from minicl.masks import COUNTING, POSITIONS, Strategy, layout
+from minicl.masks import COUNTING, POSITIONS, STRATEGIES, Strategy, layout
 from minicl.schedule import position_rows
 
 
@@ -193,8 +193,9 @@ def test_shortcuts_are_exact_with_these_positions(positions):
     prompt = random_prompt(3, 8, 8)
     for mask in ("ar", "invicl", "saicl"):
         model = loud_model(mask, positions=positions, max_examples=9)
-        fast, slow = answers(model, *prompt, [0, 1, 4, 7]), plain(model, *prompt, [0, 1, 4, 7]).query
-        torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
+        for lengths in ([0, 1, 4, 7], [1], [0, 1]):
+            fast, slow = answers(model, *prompt, lengths), plain(model, *prompt, lengths).query
+            torch.testing.assert_close(fast, slow, rtol=0, atol=1e-9)
 
 
 def test_relative_positions_are_not_seen_where_only_one_token_is():
@@ -250,6 +251,22 @@ def test_the_loss_is_on_what_can_be_learned(mask, on):
     assert tiny_config(mask=mask, loss="all").on_context
 
 
+def test_passes_that_are_averaged_know_one_example_each(tmp_path, cli):
+    """A strategy of one's own: what its mask would show of other examples is in other passes."""
+    causal = Strategy("causal", STRATEGIES["ar"].sees, average=True)
+    assert not tiny_config(mask="batchicl").dependencies().informed
+    (tmp_path / "my.py").write_text(
+        "from minicl import strategy\n\n\n@strategy(average=True)\n"
+        "def leaky(q, k):\n    return k.is_label & ~q.is_query\n"
+    )
+    mine = tiny_config(mask=f"{tmp_path}/my.py:leaky")
+    assert mine.leaks and not mine.dependencies().informed and not mine.on_context
+    assert "label reaches its own prediction" in cli("audit", "--masks", "my.py:leaky").stdout
+    assert not audit(causal, layers=2, examples=3)["interdependent"]
+    assert loud_model("batchicl", n_layer=1).config.averaged_at == 1, "the context is seen, however few layers"
+    assert_one_line(cli("theory", "--masks", "boe,batchicl"), "masks", "batchicl", "averages")
+
+
 def test_a_deepset_is_a_mean_and_leaves_each_example_out_of_its_own():
     model = make_model(ModelConfig(3, architecture="deepset", n_layer=4, n_head=1, n_embd=16)).double()
     with torch.no_grad():
@@ -284,11 +301,17 @@ def test_a_deepset_is_trained_saved_and_measured_as_any_run(cli, tmp_path):
     run = tmp_path / "deepset"
     result = cli("train", *flags(architecture="deepset", n_layer=2), "--out", run)
     assert result.returncode == 0 and "trained on context and query predictions" in result.stderr
+    result_of_training = result.stderr
     result = cli("evaluate", run, "--prompts", 16, "--json")
     assert json.loads(result.stdout)[0]["method"] == "deepset"
     assert cli("evaluate", run, "--order", "--prompts", 16).returncode == 0
     assert cli("train", *flags(architecture="deepset"), "--dry-run").returncode == 0
     assert_one_line(cli("probe", run), "probe", "set encoder", "runs of transformers")
+    assert_one_line(cli("theory", "--run", run), "run", "set encoder", "runs of transformers")
+    assert "a set encoder" in result_of_training and "mask" not in result_of_training.split(",")[1]
+    assert (
+        json.loads(cli("evaluate", run, "--prompts", 8, "--max-examples", 20, "--json").stdout)[0]["lengths"][-1] == 20
+    )
 
 
 def test_a_window_shows_a_model_the_last_examples_only(whole, cli, tmp_path):
@@ -302,3 +325,7 @@ def test_a_window_shows_a_model_the_last_examples_only(whole, cli, tmp_path):
     assert windowed["method"] == f"{full['method']}, last 3"
     assert windowed["mean"][:4] == pytest.approx(full["mean"][:4]) and windowed["mean"][5] != full["mean"][5]
     assert_one_line(cli("evaluate", whole, "--window", 0), "window", "0", "at least 1")
+    assert "40" in cli("evaluate", whole, "--prompts", 8, "--window", 3, "--max-examples", 40).stdout, (
+        "beyond its table"
+    )
+    assert f"{full['method']}, last 3" in cli("evaluate", whole, "--order", "--prompts", 8, "--window", 3).stdout

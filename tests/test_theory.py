@@ -5,7 +5,7 @@ import json
 import numpy
 import pytest
 import torch
-from conftest import EVERY, assert_one_line
+from conftest import MASKS, assert_one_line
 
 from minicl import theory
 from minicl.config import Config
@@ -179,7 +179,7 @@ def test_command(cli, tmp_path):
         for key in ("distance", "layers", "from_gradient_descent", "from_optimiser", "optimiser_distance"):
             assert len(r[key]) == 13
     assert (tmp_path / "t.png").exists()
-    text = cli("theory", "--masks", ",".join(EVERY), "--prompts", 20).stdout
+    text = cli("theory", "--masks", ",".join(MASKS), "--prompts", 20).stdout
     assert "prefix is gradient descent at every layer" in text and "not from layer 1 on" in text
     assert "saicl: the context sees the query" in text
 

@@ -84,7 +84,8 @@ PAPER = (
         "Other function settings, 2",
         2,
         "AR's error is lower at a quarter of the training length, and InvICL ÷ AR falls with the number of examples "
-        f"from there on, {SEEDS}; at 2.5 times the training length InvICL's is lower ({LOWER}). Not tested if one of "
+        f"from there on (rank correlation below −{USUAL.alike}), {SEEDS}; "
+        f"at 2.5 times the training length InvICL's is lower ({LOWER}). Not tested if one of "
         "the two has not learned: its error at the training length is more than half of that without examples.",
         rules.trees_ar_short_invicl_long,
         "Until 2026-11-18 short meant half of the training length, and trees counted that were hardly learned.",
@@ -110,7 +111,7 @@ PAPER = (
         "Beyond the training length, InvICL outperforms AR at all times of training.",
         "Detailed Results, third sentence",
         5,
-        f"At 2.5 times the training length, at every kept checkpoint, {SEEDS}.",
+        f"At 2.5 times the training length, at every kept checkpoint ({LOWER}).",
         rules.invicl_is_ahead_at_all_times,
         "Added on 2026-11-18: the paper says it beside the claim before.",
     ),
@@ -136,7 +137,8 @@ PAPER = (
         "Ablation Study",
         7,
         f"At 2.5 times the training length InvICL's error is lower than that of AR, BoE and Prefix with doubled inputs "
-        f"({LOWER}). AR's context predictions are read at copy 0, where they do not leak. Prefix with doubled inputs "
+        f"({LOWER}); AR also without positions (NoPE), which do not fail it there. "
+        "Their context predictions are read at copy 0, where they do not leak. Prefix with doubled inputs "
         "is the same function as Prefix, which stands for it.",
         rules.doubling_is_not_the_reason,
         "This is the first rule again. A later one also asked that InvICL trained on queries alone be better, and so "
@@ -167,14 +169,14 @@ OWN = (
         15,
         f"At 2.5 times the training length: under one mask, other positions than absolute ones make the error "
         f"{USUAL.far:g} times lower, for AR's mask and for InvICL's; and with positions that extrapolate, the worst of "
-        f"six is within a factor of {USUAL.far:g} of the best ({LOWER}).",
+        f"NoPE, BoE, pfn and InvICL is within a factor of {USUAL.far:g} of the best ({LOWER}).",
         rules.positions_decide,
     ),
     Claim(
         "What InvICL gains from is the loss on every example, not the mask.",
         "minicl",
         7,
-        f"Trained on queries alone (16 in each prompt), InvICL's error is more than {USUAL.close:g} times higher, and "
+        f"Trained on queries alone, InvICL's error is more than {USUAL.close:g} times higher, and "
         f"pfn, trained so, is below {USUAL.slack} times that, at the training length and at 2.5 times it ({LOWER}).",
         rules.the_dense_loss_is_what_helps,
     ),
@@ -182,8 +184,8 @@ OWN = (
         "Order sensitivity does not predict the error.",
         "minicl",
         12,
-        f"Over all strategies on linear prompts, the rank correlation of spread over orders and error is below "
-        f"{USUAL.alike}, at the training length and at 2.5 times it, {SEEDS}.",
+        f"Over all strategies and positions on linear prompts, the rank correlation of spread over orders and error is "
+        f"below {USUAL.alike} in size, at the training length and at 2.5 times it, {SEEDS}.",
         rules.order_does_not_predict_error,
     ),
     Claim(
@@ -191,7 +193,8 @@ OWN = (
         "minicl",
         13,
         f"At 2.5 times the training length: AR on only the last examples, as many as it was trained on, is within a "
-        f"factor of {USUAL.close:g} of the best strategy on linear prompts, and above it on noisy ones ({LOWER}).",
+        f"factor of {USUAL.close:g} of the best of NoPE, BoE, pfn and InvICL on linear prompts, "
+        f"and above it on noisy ones ({LOWER}).",
         rules.a_window_is_enough,
     ),
 )

@@ -24,14 +24,15 @@ class Thresholds:
     far: float = 4.0  # beyond this factor, they are far apart
     stays: float = 1.25  # within this factor of its least value, an error has not risen again
     slack: float = 1.1  # "at least as good" forgives this factor
-    alike: float = 0.5  # a rank correlation below it predicts little
+    alike: float = 0.5  # a rank correlation below it, in size, predicts little
 
     LEVELS = ("good", "same", "alike")
 
     def scaled(self, by: float) -> "Thresholds":
         """Levels times `by`; factors to the power of `by`, so that 4 becomes 2 or 16."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Thresholds(**{k: v * by if k in self.LEVELS else v**by for k, v in values.items()})
+        scaled = {k: v * by if k in self.LEVELS else v**by for k, v in values.items()}
+        return Thresholds(**scaled | {"alike": min(0.75, scaled["alike"])})  # a correlation is never above 1
 
 
 class Missing(Exception):
@@ -62,15 +63,15 @@ class Evidence:
         return [name for of, name in self.runs if of == task]
 
     def error(
-        self, name: str, when: str, where: str, shift: str = "none", task: str = "linear", window: bool = False
+        self, name: str, when: str | int, where: str, shift: str = "none", task: str = "linear", window: bool = False
     ) -> "Error":
-        """The Error of a run at its `early` or `late` checkpoint, at its `training` or `longest` length.
+        """The Error of a run at its `early` or `late` checkpoint or a step's, at its `training` or `longest` length.
 
         With `window`, of the same model on only the last examples, as many as it was trained on.
         """
         seeds, means, resampled = [], [], []
         for run, numbers in self.of(name, task):
-            step = getattr(run, when)
+            step = when if isinstance(when, int) else getattr(run, when)
             kept = numbers.get("window", []) if window else numbers["curves"]
             records = [r for r in kept if (r["step"], r["shift"]) == (step, shift)]
             if not records:
@@ -83,12 +84,12 @@ class Evidence:
         called = f"{name} on its window" if window else name
         return Error(called, numpy.array(seeds), numpy.array(means), numpy.array(resampled))
 
-    def curves(self, name: str, task: str = "linear", when: str = "late") -> list[dict]:
-        """Each seed's record of its last (or early) curve."""
-        return [
-            next(r for r in numbers["curves"] if (r["step"], r["shift"]) == (getattr(run, when), "none"))
+    def curves(self, name: str, task: str = "linear") -> dict[int, dict]:
+        """{seed: record} of the last curves."""
+        return {
+            run.seed: next(r for r in numbers["curves"] if (r["step"], r["shift"]) == (run.late, "none"))
             for run, numbers in self.of(name, task)
-        ]
+        }
 
     def inference(self) -> dict[str, dict]:
         """{mask: what a forward pass costs}, if it was measured."""

@@ -51,7 +51,7 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
     learn = [mask for mask in LEARN if mask in masks] + own
     rest = [*masks, *(name for name in ALL if name not in COMPARED and masks == COMPARED)]
     grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl")
-    doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "boe+×2", "invicl, queries only", "pfn")
+    doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "nope+×2", "boe+×2", "invicl, queries only", "pfn")
     asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
     asked += ["pfn", "pfn, 4 queries", "invicl, 16 queries"]
     placed = ("ar", "ar+symmetric", "ar+random", "ar+rotary", "nope", "invicl+absolute", "invicl+rotary", "invicl")

@@ -77,6 +77,7 @@ CONTROLS = {
     "invicl+rotary": {"mask": "invicl", "positions": "rotary_symmetric"},
     "prefix+absolute": {"mask": "prefix", "positions": "absolute"},  # else it cannot tell whose label is whose
     "ar+×2": {"mask": "ar", "copies": 2, "reads": 0},  # at copy 0 its predictions do not leak
+    "nope+×2": {"mask": "nope", "copies": 2, "reads": 0},
     "boe+×2": {"mask": "boe", "copies": 2},
     "invicl, queries only": {"mask": "invicl", "loss": "query"},
     "prefix, all tokens": {"mask": "prefix", "loss": "all"},
