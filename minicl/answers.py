@@ -2,8 +2,8 @@
 
 A context token is *settled* if it sees, directly and through others, only examples up to its own: then its states are
 the same in every longer context. Under `ar`, `nope` and `boe` all are, so one pass serves all lengths: each query is
-shown the examples that it may see. Under `invicl` copy 0 is settled: it is computed once, and copy 1 for each length.
-Under `prefix` nothing is.
+shown the examples that it may see. Under `ar` and `nope` x of the next example is as good as a query, if it is the same.
+Under `invicl` copy 0 is settled: it is computed once, and copy 1 for each length. Under `prefix` nothing is.
 """
 
 import dataclasses
@@ -53,7 +53,9 @@ def states(
     longest = max(lengths)
     tokens = PER_EXAMPLE * longest * getattr(model, "copies", 1) + 1
     way, settled = plain, _settled(model, lengths) if isinstance(model, Transformer) and longest else None
-    if settled is not None and settled.all():
+    if settled is not None and settled.all() and torch.equal(xs, queries) and _asked_in_context(model, lengths):
+        way = _in_context
+    elif settled is not None and settled.all():
         way, tokens = _one_pass, tokens + len(lengths)
     elif settled is not None and settled.any():
         way = partial(_sharing, settled)
@@ -115,6 +117,31 @@ def _nested(model, whole, lengths):
         if whole.positions is not None and not torch.equal(whole.positions[inside][:-1], shorter.positions[:-1]):
             return False
     return True
+
+
+def _asked_in_context(model, lengths):
+    """Whether x of each example stands where a query would, and sees what it would: as under a causal mask."""
+    whole = model.layout(max(lengths), 1)
+    if model.copies > 1 or (whole.positions is not None and model.positions not in COUNTING):
+        return False
+    for n in {*lengths} - {max(lengths)}:
+        row, query = whole.mask[..., PER_EXAMPLE * n, : PER_EXAMPLE * n + 1], model.layout(n, 1).mask[..., -1, :]
+        if not torch.equal(row, query):
+            return False
+    return True
+
+
+def _in_context(model, xs, ys, queries, lengths, layers):
+    """All lengths at once, where the queries are the inputs that follow: the context's predictions are the answers."""
+    N = max(lengths)
+    prompt = xs[:, :N], ys[:, :N], queries[:, N : N + 1]
+    out = model.propagate(*prompt, model.layout(N, 1, xs.device), layers)
+
+    def chosen(reading):
+        return torch.cat(reading, dim=1)[:, lengths]
+
+    hidden = {layer: chosen(reading) for layer, reading in out.hidden.items()}
+    return States(chosen((out.context, out.query)), hidden)
 
 
 def _one_pass(model, xs, ys, queries, lengths, layers):

@@ -29,7 +29,7 @@ from minicl.tasks import Task
 from minicl.text import columns, whole_numbers
 
 RIDGE = tuple(10.0**e for e in range(-9, 5))  # times the mean eigenvalue of the features' covariance
-USUAL_LENGTHS = 11  # about so many are probed if none are named
+USUAL_LENGTHS = 9  # about so many are probed if none are named
 GROUP = 16  # lengths whose states are held at once: bounds memory
 SEEDS = {"fit": 11, "choose": 12, "test": 13}  # three sets of prompts that share nothing
 
@@ -121,7 +121,7 @@ def probe(
     task: Task,
     lengths: Sequence[int],
     layers: Sequence[int],
-    prompts: int = 2048,
+    prompts: int = 1024,
     fit: str = "ridge",
     begin: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def of_run(
     folder: str | Path,
     lengths: Sequence[int],
     layers: Sequence[int] | None = None,
-    prompts: int = 2048,
+    prompts: int = 1024,
     fit: str = "ridge",
     step: int | None = None,
     trust: bool = False,
@@ -209,7 +209,7 @@ def add_arguments(parser):
         metavar="N,N,…",
         help="after these layers; 0: embedding (quarters of the depth)",
     )
-    parser.add_argument("--prompts", type=int, default=2048, help="prompts to fit on (2048)")
+    parser.add_argument("--prompts", type=int, default=1024, help="prompts to fit on (1024)")
     parser.add_argument("--fit", choices=("ridge", "gradient"), default="ridge", help="closed form, or trained (ridge)")
 
 

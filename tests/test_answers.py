@@ -11,7 +11,7 @@ from conftest import EVERY, loud_model, random_prompt
 from minicl import answers as module
 from minicl.answers import answers, states
 from minicl.answers import plain as plain_states
-from minicl.masks import STRATEGIES, Strategy
+from minicl.masks import POSITIONS, STRATEGIES, Strategy
 
 AR, BOE, PREFIX = (STRATEGIES[name].sees for name in ("ar", "boe", "prefix"))
 OWN = {  # strategies that use what built-in ones do not, and the passes for 13 lengths; 0: tokens are shared
@@ -72,6 +72,28 @@ def test_shortcuts_are_taken_where_they_are_exact(monkeypatch):
         "copy 0, or all x, are shared"
     )
     assert set(count.values()) == {0, 1, 3}
+
+
+@pytest.mark.parametrize("mask", EVERY)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_queries_that_are_the_next_inputs(mask, positions, monkeypatch):
+    """Then a causal mask's own predictions are the answers, and no query is needed but the last."""
+    xs, ys, _ = random_prompt(3, 9, 1)
+    for blind in (False, True):
+        model = loud_model(mask, positions=positions, blind_query=blind, max_examples=8)
+        for lengths in ([0, 3, 8], [8], list(range(9))):
+            fast, slow = states(model, xs, ys, xs, lengths, [0, 3]), plain_states(model, xs, ys, xs, lengths, [0, 3])
+            torch.testing.assert_close(fast.query, slow.query, rtol=0, atol=1e-9)
+            torch.testing.assert_close(fast.hidden[3], slow.hidden[3], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("mask, tokens", [("ar", 17), ("nope", 17), ("boe", 25)])
+def test_no_token_too_many(mask, tokens, monkeypatch):
+    model, rows = loud_model(mask), []
+    monkeypatch.setattr(model, "embed", lambda *given, e=model.embed: rows.append(e(*given).shape[1]) or e(*given))
+    xs, ys, _ = random_prompt(1, 9, 1)
+    answers(model, xs, ys, xs, list(range(9)))
+    assert rows == [tokens]
 
 
 def test_settled_tokens_are_computed_once(monkeypatch):

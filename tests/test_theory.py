@@ -5,7 +5,7 @@ import json
 import numpy
 import pytest
 import torch
-from conftest import MASKS, assert_one_line
+from conftest import EVERY, MASKS, assert_one_line
 
 from minicl import theory
 from minicl.config import Config
