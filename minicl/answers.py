@@ -2,7 +2,7 @@
 
 A context token is *settled* if it sees, directly and through others, only examples up to its own: then its states are
 the same in every longer context. Under `ar`, `nope` and `boe` all are, so one pass serves all lengths: each query is
-shown the examples that it may see. Under `ar` and `nope` x of the next example is as good as a query, if it is the same.
+shown the examples that it may see. Under `ar` and `nope` the next x is as good as a query, if both are the same.
 Under `invicl` copy 0 is settled: it is computed once, and copy 1 for each length. Under `prefix` nothing is.
 """
 

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from conftest import EVERY, loud_model
+from conftest import MASKS, loud_model
 
 from minicl import order
 from minicl.tasks import get_task
@@ -13,14 +13,14 @@ from minicl.tasks import get_task
 def test_order_sensitivity():
     task = get_task("linear", n_dims=3)
     spread = {}
-    for mask in EVERY:
+    for mask in MASKS:
         for positions in ("absolute", "symmetric"):
             model = loud_model(mask, positions=positions).float()
             found = order.sensitivity(model, task, 6, prompts=20, permutations=5)
             spread[mask, positions] = found["spread"]
             assert found["frequency"] == 0 or found["largest"] > found["tolerance"]
     still = {key for key, value in spread.items() if value < 1e-5}
-    assert still == {(m, "symmetric") for m in ("prefix", "boe", "saicl", "invicl", "prefix_others")}
+    assert still == {(m, "symmetric") for m in ("prefix", "boe", "pfn", "saicl", "invicl", "prefix_others")}
     assert all(value > 1e-3 for key, value in spread.items() if key not in still)
 
 
