@@ -1,7 +1,4 @@
-"""The products of linear layers on a CPU: torch's usual library, or oneDNN, whichever is faster on this machine.
-
-Both come with torch and give the same numbers up to rounding. On some processors one is up to twice as fast.
-"""
+"""Linear layers on a CPU by torch's usual library or by oneDNN, which on some processors is up to twice as fast."""
 
 import torch
 from torch import Tensor, nn
@@ -55,9 +52,8 @@ def use_onednn(model: nn.Module) -> None:
 
 def faster(width: int, rows: int) -> str:
     """`torch` or `onednn`: the faster one at a layer of this width, by a race of some milliseconds."""
-    x, weight, bias = (
-        torch.ones(shape, requires_grad=True) for shape in ((rows, width), (4 * width, width), 4 * width)
-    )
+    shapes = (rows, width), (4 * width, width), 4 * width
+    x, weight, bias = (torch.ones(shape, requires_grad=True) for shape in shapes)
     grad, ways = torch.ones(rows, 4 * width), {"torch": nn.functional.linear, "onednn": _Linear.apply}
     calls = {name: lambda way=way: way(x, weight, bias).backward(grad) for name, way in ways.items()}
     seconds = {name: min(s) for name, s in take_turns(calls, repeats=7, warmup=2).items()}  # the least disturbed turn
