@@ -165,7 +165,7 @@ def _sharing(settled, model, xs, ys, queries, lengths, layers):
     N, none = max(lengths), queries[:, :0]
     whole = model.layout(N, 0)
     order = _by_example(whole, settled)
-    h, kept = _some_tokens(model, (xs[:, :N], ys[:, :N], none), whole, order, order)[1:]
+    _, _, kept = _some_tokens(model, (xs[:, :N], ys[:, :N], none), whole, order, order)
     passes = []
     for n in lengths:
         layout = model.layout(n, 1)

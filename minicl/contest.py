@@ -58,10 +58,7 @@ class Trial:
 
 def train(trial: Trial) -> Result:
     """Train and measure: the errors at the training length and at 2.5 times it, and what it took."""
-    steps, step_seconds = trial.steps, None
-    if steps is None:
-        step_seconds = _seconds_of_a_step(trial)
-        steps = max(20, round(trial.seconds / step_seconds))
+    steps = trial.steps or max(20, round(trial.seconds / _seconds_of_a_step(trial)))
     training, start = _training(trial, steps), time.perf_counter()
     try:
         for _ in range(steps):
@@ -103,7 +100,7 @@ def _measure(training):
 
 
 def score(result: Result) -> float:
-    """The lower the better: the mean logarithm of the two errors; infinite for a run that failed."""
+    """The lower the better: the mean logarithm of the two errors; infinite for a run that failed or exploded."""
     errors = result.get("error", {}).values()
     return sum(math.log(max(e, 1e-12)) for e in errors) / 2 if errors and all(map(math.isfinite, errors)) else math.inf
 
@@ -194,8 +191,8 @@ def strangers(count: int, best: Sequence[str], seen: set[str], seed: int, need: 
 def rounds(masks: int) -> list[tuple[str, int]]:
     """[(size, masks that are kept)]: a third each time, until the finalists are left; the models grow on the way."""
     kept = []
-    while masks > FINALISTS:
-        masks = max(FINALISTS, round(masks / 3))
+    while masks > FINALISTS or not kept:
+        masks = min(masks, max(FINALISTS, round(masks / 3)))
         kept.append(masks)
     sizes = ["small" if i == len(kept) - 1 else "scout" if i < len(kept) // 2 else "tiny" for i in range(len(kept))]
     return list(zip(sizes, kept, strict=True))
@@ -243,13 +240,13 @@ def race(
     return rankings
 
 
-def agreement(rankings: Sequence[Sequence[tuple[str, Result]]]) -> list[float]:
-    """For each round but the last, the rank correlation of its scores with those of the last, over its masks."""
+def agreement(rankings: Sequence[Sequence[tuple[str, Result]]]) -> list[float | None]:
+    """For each round but the last, the rank correlation of its scores with those of the last; None for two masks."""
     last = {mask: score(result) for mask, result in rankings[-1]}
     found = []
     for ranking in rankings[:-1]:
         scores = {mask: score(result) for mask, result in ranking}
         shared = [mask for mask in last if math.isfinite(last[mask]) and math.isfinite(scores[mask])]
         pairs = [(scores[mask], last[mask]) for mask in shared]
-        found.append(rank_correlation(*zip(*pairs, strict=True)) if len(pairs) > 2 else math.nan)
+        found.append(rank_correlation(*zip(*pairs, strict=True)) if len(pairs) > 2 else None)
     return found

@@ -60,7 +60,7 @@ def _race(args, copies):
     task_class(args.task)
     settings = {name: getattr(args, name) for name in ("task", "budget", "jobs", "seed", "need", "steps")}
     rankings = contest.race(args.out, copies=copies, **settings)
-    records = [[{"mask": mask, "score": contest.score(r), **_light(r)} for mask, r in ranking] for ranking in rankings]
+    records = [[{"mask": mask, **_light(r)} for mask, r in ranking] for ranking in rankings]
     found = {"rounds": records, "agreement": contest.agreement(rankings)}
     write_atomically(Path(args.out, "ranking.json"), json.dumps(found).encode())
     print(json.dumps(found) if args.json else _ranked(found))
@@ -68,7 +68,10 @@ def _race(args, copies):
 
 
 def _light(result):
-    return {key: value for key, value in result.items() if key != "resampled"}
+    """Without what only comparisons need; a score that is not finite is none, as JSON has it."""
+    score = contest.score(result)
+    kept = {key: value for key, value in result.items() if key != "resampled"}
+    return {"score": score if math.isfinite(score) else None, **kept}
 
 
 def _ranked(found):
@@ -78,7 +81,7 @@ def _ranked(found):
     for i, r in enumerate(last, 1):
         errors = [f"{e:.3g}" for e in r.get("error", {}).values()] or ["failed"] * len(lengths)
         rows.append([str(i), r["mask"], *errors, str(r.get("steps", "")), f"{r.get('step_seconds', 0):.3g}"])
-    agreed = ", ".join(f"round {i} {c:.2f}" for i, c in enumerate(found["agreement"], 1))
+    agreed = ", ".join(f"round {i} {'–' if c is None else f'{c:.2f}'}" for i, c in enumerate(found["agreement"], 1))
     counts = " → ".join(str(len(r)) for r in found["rounds"])
     return "\n".join([f"masks in each round: {counts}; the last:", *columns(rows),
                       f"rank correlation with the last round: {agreed or 'there is one round'}"])  # fmt: skip

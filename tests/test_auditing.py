@@ -12,7 +12,7 @@ from minicl.auditing import numeric, symbolic
 from minicl.masks import STRATEGIES, Strategy, layout
 
 
-def both_ways(strategy, layers, n, positions=None, copies=None, seed=0):
+def assert_both_ways_agree(strategy, layers, n, positions=None, copies=None, seed=0):
     """The findings of both, which must be the same entry by entry."""
     proved = symbolic(layout(strategy, n, 1, positions, copies, layers), layers)
     measured = numeric(strategy, layers, n, positions, copies, seed)
@@ -26,14 +26,14 @@ def both_ways(strategy, layers, n, positions=None, copies=None, seed=0):
 @pytest.mark.parametrize("layers", [1, 2, 3, 12])
 @pytest.mark.parametrize("mask", MASKS)
 def test_symbolic_and_numeric_agree(mask, layers):
-    both_ways(STRATEGIES[mask], layers, 4)
+    assert_both_ways_agree(STRATEGIES[mask], layers, 4)
 
 
 @pytest.mark.parametrize("positions", ["absolute", "symmetric", "none"])
 @pytest.mark.parametrize("copies", [2, 3])
 @pytest.mark.parametrize("mask", MASKS)
 def test_they_agree_on_the_ablations(mask, positions, copies):
-    both_ways(STRATEGIES[mask], 3, 3, positions, copies)
+    assert_both_ways_agree(STRATEGIES[mask], 3, 3, positions, copies)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -48,7 +48,7 @@ def test_they_agree_on_the_ablations(mask, positions, copies):
     query=st.booleans(),
 )
 def test_they_agree_on_random_masks(n, copies, seed, density, layers, positions, layered, query):
-    both_ways(random_table(n, copies, seed, density, layered, query), layers, n, positions, seed=seed)
+    assert_both_ways_agree(random_table(n, copies, seed, density, layered, query), layers, n, positions, seed=seed)
 
 
 def test_the_paper_s_table_1_and_what_it_leaves_open():
@@ -101,7 +101,7 @@ def test_full_attention_with_symmetric_positions_cannot_tell_whose_label_is_whos
     assert audit("prefix", "absolute")["paired"] and not audit("prefix", copies=2)["paired"]
     assert not audit("boe", layers=1)["paired"] and audit("boe", layers=2)["paired"], "y must first have seen its x"
     every_other = Strategy("every other", lambda q, k: ~q.is_query & (q.example % 2 == k.example % 2))
-    findings = both_ways(every_other, 3, 4, "symmetric")
+    findings = assert_both_ways_agree(every_other, 3, 4, "symmetric")
     assert findings.unpaired == [(0, 2), (1, 3)], "neighbours are told apart, others are not"
 
 
@@ -141,14 +141,14 @@ def test_proportions_matter_in_a_real_strategy():
         both = (q.example == 1) & (k.copy == 1)
         return (q.copy == 2) & ~k.is_label & (k.example == 1 - q.example) & ((k.copy == 0) | both)
 
-    assert both_ways(Strategy("uneven", uneven, copies=3), 2, 2).swaps == (0,)
+    assert assert_both_ways_agree(Strategy("uneven", uneven, copies=3), 2, 2).swaps == (0,)
 
 
 def test_interdependence_through_only_labels():
     def labels_only(q, k):
         return (k.example != q.example) & k.is_label & (q.copy == 1) & (k.copy == 0)
 
-    assert both_ways(Strategy("labels", labels_only, copies=2), 1, 3).independent == []
+    assert assert_both_ways_agree(Strategy("labels", labels_only, copies=2), 1, 3).independent == []
 
 
 @strategy

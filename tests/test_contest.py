@@ -74,6 +74,11 @@ def test_a_run_that_fails_is_last():
     assert contest.score(good) < contest.score(bad)
 
 
+def test_few_masks_race_once(cli):
+    found = json.loads(cli("search", "--copies", 1, "--need", "no_leak", "--steps", 2, "--out", "few", "--json").stdout)
+    assert [len(r) for r in found["rounds"]] == [8] and found["agreement"] == []
+
+
 def test_rounds_keep_a_third():
     assert contest.rounds(32) == [("tiny", 11), ("small", 8)] or contest.rounds(32) == [("scout", 11), ("small", 8)]
     sizes = [size for size, _ in contest.rounds(1500)]

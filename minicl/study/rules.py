@@ -220,14 +220,15 @@ def order_does_not_predict_error(numbers, t):
     names = [name for name in (*ALL, *SHUFFLED) if name in numbers.names()]
     if len(names) < 7 or "invicl" not in names:
         raise Missing("order sensitivity of at least seven strategies")
-    seeds = range(min(len(numbers.of(name)) for name in names))
+    by_seed = {name: {run.seed: measured["order"]["spread"] for run, measured in numbers.of(name)} for name in names}
+    seeds = sorted(set.intersection(*(set(of) for of in by_seed.values())))
     parts = []
     for where in ("training", "longest"):
         found = []
-        for i in seeds:
-            spreads = [numbers.of(name)[i][1]["order"]["spread"] for name in names]
-            spreads = [0.0 if s < t.same else s for s in spreads]  # rounding has no rank
-            found.append(rank_correlation(spreads, [numbers.error(n, "late", where).means[i] for n in names]))
+        for seed in seeds:
+            spreads = [0.0 if by_seed[n][seed] < t.same else by_seed[n][seed] for n in names]  # rounding has no rank
+            errors = [float(numbers.error(n, "late", where).of([seed]).means[0]) for n in names]
+            found.append(rank_correlation(spreads, errors))
         text = f"rank correlation over {len(names)} strategies: {', '.join(map(three, found))}"
         parts.append(Part(f"{where} length", agree(abs(c) < t.alike for c in found), text))
     return parts
