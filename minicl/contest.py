@@ -1,7 +1,8 @@
 """The race of `minicl search`: masks train for a short time, the best third for longer, until a few are left.
 
 Every mask gets the same time in a round, not the same number of steps, so that cost counts (`--steps` gives the same
-number instead, and then the same ranking again). A result is a file that says what it depends on, so a race that was
+number instead). What decides the time of a step is how many tokens there are, not which of them see each other: so it
+is measured once for each number of copies and each loss, and kept. Results are lines of a log, and a race that was
 stopped goes on where it was. Masks that leak, or whose context predictions hear nothing, train on queries only; there
 are a quarter of a million of them, so those are sampled: some at random, then neighbours of the best so far.
 """
@@ -9,9 +10,12 @@ are a quarter of a million of them, so those are sampled: some at random, then n
 import json
 import math
 import random
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -20,83 +24,99 @@ import torch
 
 from minicl import children, kinds
 from minicl.answers import answers
+from minicl.auditing import symbolic
 from minicl.checks import InputError, check
 from minicl.config import Config
 from minicl.devices import Devices
+from minicl.masks import get_strategy, layout
 from minicl.progress import Progress
-from minicl.stats import rank_correlation, resample
-from minicl.store import Store
+from minicl.stats import rank_correlation
 from minicl.training import Failure, Training
 
 FINALISTS = 8
+CARRIED = 4  # of those that a round drops, drawn at random, go on too: they tell what the rounds before have missed
+STAGED = 3  # the best so many are also tried one after the other: one in the first half of the layers, one in the rest
 GUIDED, GENERATIONS, PARENTS = 0.2, 4, 10  # share of the first round; how often; whose neighbours
-LEAST = 0.5  # seconds of training in the first round: less says nothing
-ASKED, RESAMPLED = 512, 200  # prompts that an error is measured on, and resampled means that are kept
-SCOUT = {"n_dims": 2, "examples": 4, "max_examples": 10, "n_layer": 3, "n_head": 2, "n_embd": 32, "batch_size": 64}
+FIRST = 2  # the first round has this many times the time of each other round: most masks are only in it
+LEAST = 1.0  # seconds of training in the first round: less says nothing
+TIMED, WARM = 15, 3  # updates that a step's time is the median of, and those before
+ASKED = 512  # prompts that an error is measured on
+SCOUT = {
+    "n_dims": 2, "examples": 4, "max_examples": 10, "n_layer": 4, "n_head": 2, "n_embd": 32, "init_std": 0.18,
+    "batch_size": 64,
+}  # fmt: skip
 SIZES = {"scout": ("tiny", SCOUT), "tiny": ("tiny", {}), "small": ("small", {})}
+DEPTH = 12  # layers at size small
+QUERIES = 16  # in each prompt, for all masks, so that they differ in nothing but the mask
 Result = dict[str, Any]
+Ranking = list[tuple[str, Result]]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training of one mask. It lasts for some seconds, or for some steps."""
+    """One training of one mask."""
 
     mask: str
     task: str
     size: str
     seed: int
-    seconds: float | None = None
-    steps: int | None = None
+    steps: int
 
-    def config(self, steps: int) -> Config:
+    def config(self) -> Config:
         preset, settings = SIZES[self.size]
-        settings = {**settings, "task": self.task, "mask": self.mask, "seed": self.seed, "threads": 1}
-        settings |= {"linear": "torch", "steps": steps, "warmup": min(100, max(1, steps // 10)), "keep": ()}
-        config = Config.make(preset, **settings)
-        return config if config.on_context else Config.make(preset, **settings, queries=16)
+        settings = {**settings, "task": self.task, "mask": self.mask, "seed": self.seed, "queries": QUERIES}
+        settings |= {"loss": "all" if on_context(self.mask) else "query", "threads": 1, "linear": "torch"}
+        return Config.make(preset, steps=self.steps, warmup=min(100, max(1, self.steps // 10)), keep=(), **settings)
+
+    def training(self) -> Training:
+        config = self.config()
+        return Training(config, Devices(config.machine, config.train.batch_size))
+
+
+@lru_cache(maxsize=8192)
+def on_context(mask: str) -> bool:
+    """Whether a mask's context predictions are trained on: they hear other labels, and not their own, at any depth."""
+    found = certificates(mask)
+    return found["no_leak"] and found["informed"]
+
+
+def certificates(mask: str) -> dict[str, bool]:
+    """What a mask guarantees: by its kinds if it is of the class, else by its graph on tokens."""
+    if mask.startswith(tuple(f"{word}:" for word in kinds.WORDS)) and "/" not in mask:
+        number, copies = kinds.parse(mask)
+        certified = kinds.certify(numpy.array([number]), copies)
+        return {"invariant": True, **{name: bool(value[0]) for name, value in certified._asdict().items()}}
+    found = symbolic(layout(mask, 4, 1, layers=DEPTH), DEPTH)
+    return {
+        "invariant": not found.swaps,
+        "no_leak": not found.depends.leaks,
+        "informed": found.depends.informed,
+        "interdependent": not found.independent,
+        "paired": not found.unpaired,
+    }
 
 
 def train(trial: Trial) -> Result:
-    """Train and measure: the errors at the training length and at 2.5 times it, and what it took."""
-    steps = trial.steps or max(20, round(trial.seconds / _seconds_of_a_step(trial)))
-    training, start = _training(trial, steps), time.perf_counter()
+    """Train and measure: the errors at the training length and at 2.5 times it."""
+    training = trial.training()
     try:
-        for _ in range(steps):
+        for _ in range(trial.steps):
             training.update()
         training.check_loss()
-    except Failure as failure:
-        return {"failed": str(failure)}
-    seconds = time.perf_counter() - start
-    return {"steps": steps, "seconds": seconds, "step_seconds": seconds / steps, **_measure(training)}
+    except (Failure, RuntimeError) as failure:
+        return {"failed": " ".join(str(failure).split())}
+    return {"error": measure(training)}
 
 
-def _training(trial, steps):
-    config = trial.config(steps)
-    return Training(config, Devices(config.machine, config.train.batch_size))
-
-
-def _seconds_of_a_step(trial):
-    training = _training(trial, 100)
-    for _ in range(2):
-        training.update()
-    before = training.seconds
-    for _ in range(6):
-        training.update()
-    return (training.seconds - before) / 6
-
-
-def _measure(training):
+def measure(training: Training) -> dict[str, float]:
+    """{length: error} at the training length and at 2.5 times it."""
     config, n = training.config, training.config.data.examples
     lengths = (n, int(2.5 * n))
     training.model.eval()
     p = config.task.sample(ASKED, lengths[-1] + 1, (7,))
     errors = (answers(training.model, p.xs, p.ys, p.queries, lengths) - p.targets[:, list(lengths)]).square()
-    errors = errors.double().numpy() / config.task.normaliser
-    means = resample(errors)[:RESAMPLED]
-    return {
-        "error": {str(length): float(e) for length, e in zip(lengths, errors.mean(0), strict=True)},
-        "resampled": {str(length): means[:, i].tolist() for i, length in enumerate(lengths)},
-    }
+    means = errors.double().mean(0) / config.task.normaliser
+    return {str(length): float(f"{error:.5g}") for length, error in zip(lengths, means.tolist(), strict=True)}
 
 
 def score(result: Result) -> float:
@@ -105,54 +125,87 @@ def score(result: Result) -> float:
     return sum(math.log(max(e, 1e-12)) for e in errors) / 2 if errors and all(map(math.isfinite, errors)) else math.inf
 
 
+def step_seconds(masks: Iterable[str], task: str, size: str, seed: int) -> dict[str, float]:
+    """{mask: seconds of processor time in a step}, the masks taking turns."""
+    training = {mask: Trial(mask, task, size, seed, 1000).training() for mask in masks}
+    seconds = {mask: [] for mask in training}
+    for _ in range(WARM + TIMED):  # the same prompt lengths for all: those are functions of seed and step
+        for mask, each in training.items():
+            start = time.process_time()
+            each.update()
+            seconds[mask].append(time.process_time() - start)
+    return {mask: statistics.median(times[WARM:]) for mask, times in seconds.items()}
+
+
 class Contest:
-    """The rounds of a race, in a folder."""
+    """A race in a folder: the log of its results, and the processes that train."""
 
     def __init__(self, out: str | Path, jobs: int):
-        self.out, self.store, self.jobs = Path(out), Store(Path(out, "results")), jobs
+        self.out, self.jobs, self.results = Path(out), jobs, {}
+        self.read()
 
-    def read(self, trial: Trial) -> Result | None:
-        given = asdict(trial)
-        return self.store.find(trial.mask, lambda other: other == given)
+    def read(self) -> None:
+        """All results that were ever written here. A last line that was cut off is as good as none."""
+        for file in sorted(self.out.glob("results-*.jsonl")):
+            for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
+                if line.endswith("\n"):
+                    try:
+                        kept = json.loads(line)
+                        self.results[Trial(**kept["trial"])] = kept["result"]
+                    except (ValueError, KeyError, TypeError) as error:
+                        raise InputError(f"results: got {file}: {error}, allowed: lines that minicl wrote") from error
 
-    def hold(self, trials: Sequence[Trial], begin: Progress) -> dict[Trial, Result]:
-        """The results of all trials, those that are missing trained by processes side by side."""
-        missing = [trial for trial in trials if self.read(trial) is None]
+    def hold(self, trials: Sequence[Trial], begin: Progress) -> dict[str, Result]:
+        """{mask: result} of all trials, those that are missing trained by processes side by side."""
+        missing = [trial for trial in trials if trial not in self.results]
         begin.skip(len(trials) - len(missing))
         if missing:
             self._train(missing, begin)
-        return {trial: self.read(trial) for trial in trials}
+        return {trial.mask: self.results[trial] for trial in trials}
 
     def _train(self, missing, begin):
-        self.store.folder.mkdir(parents=True, exist_ok=True)
         todo = self.out / "todo.json"
         todo.write_text(json.dumps([asdict(trial) for trial in missing]))
-        count, before = min(self.jobs, len(missing)), len(list(self.store.folder.glob("*.json")))
+        count, before, told = min(self.jobs, len(missing)), len(self.results), 0
         started = [children.start(work, str(self.out), str(i), str(count), log=self.out / f"{i}.log")
                    for i in range(count)]  # fmt: skip
-        told = 0
         try:
             while any(process.poll() is None for process in started):
-                done = len(list(self.store.folder.glob("*.json"))) - before
-                while told < done:
+                time.sleep(0.5)
+                self.read()
+                while told < len(self.results) - before:
                     told += 1
                     begin(f"{missing[0].size}, {len(missing)} masks to train")
-                time.sleep(0.2)
         finally:
             children.stop(started)
         for i, process in enumerate(started):
             if process.returncode:
                 raise InputError(children.complaint(process, self.out / f"{i}.log"))
+        self.read()
+
+    def clock(self, masks: Iterable[str], task: str, size: str, seed: int) -> dict[str, float]:
+        """{mask: seconds of a step at this size}, measured once for each number of copies and each loss, and kept."""
+        shapes = {mask: f"{get_strategy(mask).copies} {on_context(mask)}" for mask in masks}
+        file = self.out / f"clock-{size}.json"
+        known = json.loads(file.read_text()) if file.exists() else {}
+        new = {shape: mask for mask, shape in shapes.items() if shape not in known}
+        if new:
+            timed = step_seconds(new.values(), task, size, seed)
+            known |= {shape: timed[mask] for shape, mask in new.items()}
+            file.write_text(json.dumps(known))
+        return {mask: known[shape] for mask, shape in shapes.items()}
 
 
 def work(out: str, part: str, parts: str) -> None:
     """What a process of its own does: its share of the trials that are to do, one after the other."""
     torch.set_num_threads(1)
-    contest = Contest(out, 1)
     trials = [Trial(**given) for given in json.loads(Path(out, "todo.json").read_text())]
-    for trial in trials[int(part) :: int(parts)]:
-        if contest.read(trial) is None:
-            contest.store.write(trial.mask, asdict(trial), train(trial))
+    with Path(out, f"results-{part}.jsonl").open("a+b") as log:
+        log.seek(0)
+        log.truncate(log.read().rfind(b"\n") + 1)  # a last line that was cut off
+        for trial in trials[int(part) :: int(parts)]:
+            log.write(json.dumps({"trial": asdict(trial), "result": train(trial)}).encode() + b"\n")
+            log.flush()
 
 
 def _have(certified, need):
@@ -188,6 +241,13 @@ def strangers(count: int, best: Sequence[str], seen: set[str], seed: int, need: 
     return found
 
 
+def staged(best: Sequence[str], need: Sequence[str]) -> list[str]:
+    """Masks that change with depth: each of the best in the first half of the layers, another one in the rest."""
+    pairs = [(a, b) for a, b in permutations(best, 2) if kinds.parse(a)[1] == kinds.parse(b)[1]]
+    names = [f"{a}/{DEPTH // 2}/{b}" for a, b in pairs]
+    return [name for name in names if all(certificates(name)[what] for what in need)]
+
+
 def rounds(masks: int) -> list[tuple[str, int]]:
     """[(size, masks that are kept)]: a third each time, until the finalists are left; the models grow on the way."""
     kept = []
@@ -196,6 +256,13 @@ def rounds(masks: int) -> list[tuple[str, int]]:
         kept.append(masks)
     sizes = ["small" if i == len(kept) - 1 else "scout" if i < len(kept) // 2 else "tiny" for i in range(len(kept))]
     return list(zip(sizes, kept, strict=True))
+
+
+def go_on(ranking: Ranking, kept: int, seed: int) -> list[str]:
+    """Who is in the next round: the best, and a few of the others."""
+    names = [mask for mask, _ in ranking]
+    others = names[kept:]
+    return names[:kept] + random.Random(seed).sample(others, min(CARRIED, len(others)))
 
 
 def race(
@@ -207,46 +274,58 @@ def race(
     need: Sequence[str] = (),
     steps: int | None = None,
     copies: Sequence[int] = (1, 2),
-) -> list[list[tuple[str, Result]]]:
+) -> list[Ranking]:
     """All rounds, each as a ranking [(mask, result)], the best first.
 
-    A round's masks share `budget` minutes of `jobs` processes; or each takes `steps` steps, twice as many in the second
-    round, and so on.
+    A round's masks share their part of `budget` minutes of `jobs` processes; or each takes `steps` steps, twice as many
+    in the second round, and so on.
     """
-    contest, names = Contest(out, jobs), entrants(need, copies)
+    names = entrants(need, copies)
     check(names, "need", ",".join(need), "properties that some mask of the class has")
     extra = round(GUIDED / (1 - GUIDED) * len(names) / GENERATIONS) if 2 in copies else 0
     first = len(names) + extra * GENERATIONS
     plan = rounds(first)
-    sizes = [first, *(kept for _, kept in plan[:-1])]
-    share = 0.0 if steps else 60 * budget * jobs / len(plan)
-    enough = math.ceil(LEAST * max(sizes) * len(plan) / 60 / jobs)
-    check(steps or share / first >= LEAST, "budget", f"{budget} minutes", f"at least {enough} for {first} masks")
-    rankings, seen = [], set(names)
+    carried = CARRIED * (len(plan) > 1)
+    sizes = [first, *(kept + carried for _, kept in plan[:-1])]
+    sizes[-1] += STAGED * (STAGED - 1) * (len(plan) > 1)
+    share = 0.0 if steps else 60 * budget * jobs / (len(plan) - 1 + FIRST)
+    enough = math.ceil(LEAST * first * (len(plan) - 1 + FIRST) / FIRST / 60 / jobs)
+    check(
+        steps or share * FIRST / first >= LEAST, "budget", f"{budget} minutes", f"at least {enough} for {first} masks"
+    )
+    Path(out).mkdir(parents=True, exist_ok=True)
+    contest, rankings, seen = Contest(out, jobs), [], set(names)
     with Progress(sum(sizes)) as begin:
         for i, (size, kept) in enumerate(plan):
-            each = {"steps": steps * (1 + i)} if steps else {"seconds": round(share / sizes[i], 3)}
+            each = share * (FIRST if i == 0 else 1) / sizes[i]
 
-            def held(masks, size=size, each=each):
-                trials = [Trial(mask, task, size, seed, **each) for mask in masks]
-                return {trial.mask: result for trial, result in contest.hold(trials, begin).items()}
+            def held(masks, size=size, each=each, i=i):
+                clock = {} if steps else contest.clock(masks, task, size, seed)
+                count = {m: steps * (1 + i) if steps else max(20, round(each / clock[m])) for m in masks}
+                results = contest.hold([Trial(m, task, size, seed, count[m]) for m in masks], begin)
+                return {m: results[m] | {"steps": count[m], "step_seconds": clock.get(m)} for m in masks}
 
+            if 0 < i == len(plan) - 1:
+                names += staged(names[:STAGED], need)
             results, known = held(names), set(names)
             for generation in range(GENERATIONS if extra and i == 0 else 0):
                 others = sorted((m for m in results if m not in known), key=lambda m, r=results: score(r[m]))
                 results |= held(strangers(extra, others[:PARENTS], seen, seed + generation, need))
             rankings.append(sorted(results.items(), key=lambda item: score(item[1])))
-            names = [mask for mask, _ in rankings[-1][:kept]]
+            names = go_on(rankings[-1], kept, seed + i)
     return rankings
 
 
-def agreement(rankings: Sequence[Sequence[tuple[str, Result]]]) -> list[float | None]:
-    """For each round but the last, the rank correlation of its scores with those of the last; None for two masks."""
+def agreement(rankings: Sequence[Ranking]) -> list[float | None]:
+    """For each round but the last, the rank correlation of its scores with those of the last; None for two masks.
+
+    Only masks that are in both rounds count: those that went on, and the few that were carried along.
+    """
     last = {mask: score(result) for mask, result in rankings[-1]}
     found = []
     for ranking in rankings[:-1]:
         scores = {mask: score(result) for mask, result in ranking}
-        shared = [mask for mask in last if math.isfinite(last[mask]) and math.isfinite(scores[mask])]
+        shared = [m for m in last if m in scores and math.isfinite(last[m]) and math.isfinite(scores[m])]
         pairs = [(scores[mask], last[mask]) for mask in shared]
         found.append(rank_correlation(*zip(*pairs, strict=True)) if len(pairs) > 2 else None)
     return found

@@ -143,6 +143,42 @@ def _and(names):
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def source(name: str, called: str) -> str:
+    """A mask as a Python file that `--mask` takes, with a function of this name."""
+    strategy, stages = strategy_of(name), re.split(r"/(\d+)/", name)
+    parts = [_source(*parse(stage)) for stage in stages[::2]]
+    layer = ", layer" if len(parts) == 2 else ""
+    words = strategy.sees.__doc__.replace(". ", ".\n    ")
+    rest = f" if layer <= {stages[1]} else {parts[1]}" if layer else ""
+    return f'''"""{strategy.name}"""
+
+from minicl import strategy
+
+
+def kind(tokens, copy, is_label):
+    return (tokens.copy == copy) & (tokens.is_label == is_label) & ~tokens.is_query
+
+
+@strategy(copies={strategy.copies})
+def {called}(q, k{layer}):
+    """{words}"""
+    own, other = k.example == q.example, k.example != q.example
+    nobody = own & other
+    return {parts[0]}{rest}
+'''
+
+
+def _source(mask, copies):
+    """The expression of a mask: one line for each choice that it makes."""
+
+    def kind(tokens, name):
+        return f"kind({tokens}, {name[1:] or 0}, {name[0] == 'y'})"
+
+    made = [choice for bit, choice in enumerate(choices(copies)) if mask >> bit & 1]
+    terms = [f"{kind('q', c.looks)} & {kind('k', c.seen)} & {'other' if c.other else 'own'}" for c in made]
+    return "\n        ".join(["(", "nobody", *(f"| {term}" for term in terms)]) + "\n    )"
+
+
 class Certificates(NamedTuple):
     """What each mask of the class guarantees, one entry for each mask 0, 1, …; all of them are invariant."""
 
@@ -258,6 +294,8 @@ def maximal(no_leak: numpy.ndarray, copies: int) -> numpy.ndarray:
 
 
 INVICL = "two:x1-X0Y0,y1-X0Y0"
+BUILT_IN = {"one:": "boe", "one:y-Y": "pfn", "one:x-XyY,y-XY": "prefix", "one:x-XY,y-XY": "prefix_others"}
+BUILT_IN |= {INVICL: "invicl"}
 
 
 def count(copies: int) -> dict:

@@ -2,13 +2,16 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
-from minicl import contest, kinds
+from minicl import confirm, contest, draw, kinds, ranking
 from minicl.auditing import audit
 from minicl.checkpoint import write_atomically
 from minicl.checks import check, check_int, choose
+from minicl.study.numbers import Shelf
+from minicl.study.run import Stopped, carry_out, estimator
 from minicl.tasks import task_class
 from minicl.text import columns, names
 
@@ -28,17 +31,27 @@ def add_arguments(parser):
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the runs and of the random masks (0)")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes side by side, one thread each (2)")
+    parser.add_argument(
+        "--confirm", type=int, metavar="N", help="train the finalists of the race in --out, and known masks, on N seeds"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw the best masks: errors, costs, who sees whom")
     parser.add_argument("--out", default="runs/search", metavar="DIR", help="where results are kept (runs/search)")
     parser.add_argument("--json", action="store_true", help="print records instead of a table")
 
 
 def run(args):
-    check(not args.count or args.show is None, "search", "--count and --show", "one of them")
+    asked = [flag for flag in ("count", "show", "confirm") if getattr(args, flag) not in (None, False)]
+    check(len(asked) < 2, "search", " and ".join(f"--{flag}" for flag in asked), "one of them")
+    if args.plot is not None:
+        check(asked in ([], ["confirm"]), "plot", f"with --{''.join(asked)}", "with a race, or with --confirm")
+        draw.check_ending(args.plot)
     if args.show is not None:
         check(args.copies is None, "copies", args.copies, "without --show")
         record = show(args.show)
         print(json.dumps(record) if args.json else _described(record))
         return 0
+    if args.confirm is not None:
+        return _confirm(args)
     copies = (1, 2) if args.copies is None else (args.copies,)
     if not args.count:
         return _race(args, copies)
@@ -60,27 +73,105 @@ def _race(args, copies):
     task_class(args.task)
     settings = {name: getattr(args, name) for name in ("task", "budget", "jobs", "seed", "need", "steps")}
     rankings = contest.race(args.out, copies=copies, **settings)
-    records = [[{"mask": mask, **_light(r)} for mask, r in ranking] for ranking in rankings]
+    records = [[{"mask": mask, **_scored(r)} for mask, r in ranking] for ranking in rankings]
     found = {"rounds": records, "agreement": contest.agreement(rankings)}
     write_atomically(Path(args.out, "ranking.json"), json.dumps(found).encode())
+    best = confirm.champion([r["mask"] for r in records[-1]]) or records[-1][0]["mask"]
+    write_atomically(Path(args.out, "winner.py"), kinds.source(best, "winner").encode())
     print(json.dumps(found) if args.json else _ranked(found))
+    print(f"{best} is {Path(args.out, 'winner.py')}:winner; next: minicl search --confirm 5 --out {args.out}",
+          file=sys.stderr)  # fmt: skip
+    if args.plot is not None:
+        draw.save(ranking.race([_drawn(r) for r in records[-1] if r["score"] is not None]), args.plot)
     return 0
 
 
-def _light(result):
-    """Without what only comparisons need; a score that is not finite is none, as JSON has it."""
+def _drawn(record):
+    """A mask of the race with what its picture needs."""
+    shown = audit(record["mask"])
+    return record | {name: shown[name] for name in (*PROPERTIES, "tokens", "copies", "sees")}
+
+
+def _confirm(args):
+    check_int("confirm", args.confirm, least=1)
+    check_int("jobs", args.jobs, least=1)
+    task_class(args.task)
+    masks = confirm.entries(args.out)
+    shelf = Shelf(args.out, Path(args.out, "runs"), confirm.SCALE)
+    runs = confirm.planned(shelf, masks, args.task, args.confirm)
+    missing = [r for r in runs if shelf.read(r) is None]
+    failed = []
+    if missing:
+        shelf.prepare()
+        try:
+            failed = carry_out(shelf, confirm.SCALE, missing, args.jobs, _say, estimator(shelf, runs))
+        except Stopped as stopped:
+            _say("stopped; the same command goes on from here")
+            return 128 + stopped.args[0]
+    records = confirm.compare(shelf, masks, args.task, runs)
+    write_atomically(Path(args.out, f"confirmed-{args.task}.json"), json.dumps(records).encode())
+    print(json.dumps(records) if args.json else _compared(records, confirm.champion(confirm.finalists(args.out))))
+    if args.plot is not None and records:
+        draw.save(ranking.confirmed(records, confirm.front(records)), args.plot)
+    return 1 if failed else 0
+
+
+def _say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def _compared(records, champion):
+    """The table of --confirm, and what became of the race's best mask that has all certificates."""
+    rows = [
+        [
+            "mask",
+            "seeds",
+            *(f"{where} length" for where in confirm.WHERE),
+            *(f"÷ {confirm.REFERENCE}" for _ in confirm.WHERE),
+            "step ÷",
+            *(p.replace("_", " ") for p in PROPERTIES),
+        ]
+    ]
+    for r in records:
+        errors = [f"{r['error'][w]['mean']:.2g}" for w in confirm.WHERE]
+        ratios = [_interval(r["ratio"][w]) for w in confirm.WHERE]
+        certified = ["yes" if r[p] else "no" for p in PROPERTIES]
+        seeds = str(len(r["error"]["training"]["seeds"]))
+        rows.append([r["mask"], seeds, *errors, *ratios, f"{r['step']['ratio']['ratio']:.2f}", *certified])
+    lines = [
+        *columns(rows),
+        "ratios: geometric mean, wider of both 90 % intervals (over prompts; over seeds)",
+        f"no mask has less error at both lengths for less time than: {', '.join(confirm.front(records))}",
+    ]
+    named = [r for r in records if r["mask"] == confirm.called(champion or "")]
+    for r in named:
+        said = {True: "below half", False: "not below half", None: "not decided"}
+        words = ", ".join(f"{w} length {said[r['ratio'][w]['below_half']]}" for w in confirm.WHERE)
+        lines.append(
+            f"the race's best with all certificates, {r['mask']}, against half of {confirm.REFERENCE}'s error: {words}"
+        )
+    return "\n".join(lines)  # fmt: skip
+
+
+def _interval(r):
+    low, high = (f(r["over_prompts"][i], r["over_seeds"][i]) for i, f in ((0, min), (1, max)))
+    return f"{r['middle']:.2f} ({low:.2f}–{high:.2f})"
+
+
+def _scored(result):
+    """With its score; one that is not finite is none, as JSON has it."""
     score = contest.score(result)
-    kept = {key: value for key, value in result.items() if key != "resampled"}
-    return {"score": score if math.isfinite(score) else None, **kept}
+    return {"score": score if math.isfinite(score) else None, **result}
 
 
 def _ranked(found):
     last = found["rounds"][-1]
     lengths = list(last[0].get("error", {}))
-    rows = [["", "mask", *(f"error at {n}" for n in lengths), "steps", "seconds a step"]]
+    rows = [["", "mask", *(f"error at {n}" for n in lengths), "steps", "seconds in a step"]]
     for i, r in enumerate(last, 1):
         errors = [f"{e:.3g}" for e in r.get("error", {}).values()] or ["failed"] * len(lengths)
-        rows.append([str(i), r["mask"], *errors, str(r.get("steps", "")), f"{r.get('step_seconds', 0):.3g}"])
+        seconds = r.get("step_seconds")
+        rows.append([str(i), r["mask"], *errors, str(r["steps"]), "–" if seconds is None else f"{seconds:.3g}"])
     agreed = ", ".join(f"round {i} {'–' if c is None else f'{c:.2f}'}" for i, c in enumerate(found["agreement"], 1))
     counts = " → ".join(str(len(r)) for r in found["rounds"])
     return "\n".join([f"masks in each round: {counts}; the last:", *columns(rows),

@@ -17,7 +17,6 @@ from minicl.study.numbers import TIMED, Numbers, Shelf
 from minicl.study.plan import (
     ALL,
     COMPARED,
-    CONTROLS,
     LEARN,
     PAPER_MASKS,
     SHIFTS,
@@ -25,6 +24,7 @@ from minicl.study.plan import (
     Scale,
     as_published,
     config_of,
+    is_control,
     seeds_of,
 )  # fmt: skip
 
@@ -98,7 +98,7 @@ def _on(task, names):
 
 def make_run(scale: Scale, task: str, name: str, seed: int) -> Run:
     """The run that figures mean by (task, name) at a scale, with all that any figure measures on it."""
-    masks = COMPARED if name in ALL or name in CONTROLS else (*COMPARED, name)
+    masks = COMPARED if name in ALL or is_control(name) else (*COMPARED, name)
     shown_in = [figure for figure in figures(scale, masks).values() if (task, name) in figure.runs]
     measures = frozenset(m for figure in shown_in for m in figure.measures)
     return Run(task, name, seed, config_of(scale, task, name, seed), measures)

@@ -1,5 +1,6 @@
 """The study's plan: how large everything is at each scale, and what each run is."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +68,7 @@ def as_published(mask: str) -> str:
 
 
 PUBLISHED = {"lengths": "curriculum", "queries": 1, "loss": "all", "schedule": "constant"}
-# Runs that are not just a mask, by the name that figures and claims use.
+# Runs that are not just a mask, by the name that figures and claims use; also MASK, N queries.
 CONTROLS = {
     "deepset": {"architecture": "deepset"},
     "ar+symmetric": {"mask": "ar", "positions": "symmetric"},
@@ -83,14 +84,24 @@ CONTROLS = {
     "prefix, all tokens": {"mask": "prefix", "loss": "all"},
     "ar+blind": {"mask": "ar", "blind_query": True},
     "invicl+blind": {"mask": "invicl", "blind_query": True},
-    "ar, 1 query": {"mask": "ar", "queries": 1},
-    "ar, 4 queries": {"mask": "ar", "queries": 4},
-    "invicl, 1 query": {"mask": "invicl", "queries": 1},
-    "invicl, 4 queries": {"mask": "invicl", "queries": 4},
-    "pfn, 4 queries": {"mask": "pfn", "queries": 4},
-    "invicl, 16 queries": {"mask": "invicl", "queries": 16},
     **{as_published(mask): {"mask": mask, **PUBLISHED} for mask in PAPER_MASKS},
 }
+
+
+ASKING = re.compile(r"(.+), (\d+) quer(?:y|ies)")  # any mask with another number of queries in each prompt
+
+
+def is_control(name: str) -> bool:
+    """Whether a run's name is more than a mask."""
+    return name in CONTROLS or ASKING.fullmatch(name) is not None
+
+
+def _of_name(name):
+    """The settings that a run's name stands for."""
+    asking = ASKING.fullmatch(name)
+    if asking:
+        return {"mask": asking[1], "queries": int(asking[2])}
+    return CONTROLS.get(name, {"mask": name})
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,7 @@ class Run:
 
 def config_of(scale: Scale, task: str, name: str, seed: int) -> Config:
     """The settings of the run that figures mean by (task, name); a name that is no control is a mask."""
-    settings = scale.settings | scale.tasks.get(task, {}) | CONTROLS.get(name, {"mask": name})
+    settings = scale.settings | scale.tasks.get(task, {}) | _of_name(name)
     settings |= {"task": task, "seed": seed, "threads": 1}
     config = Config.make(scale.preset, **settings)
     # Where the context sees the query, each query needs a pass of its own: there more would cost as much more.

@@ -1,0 +1,128 @@
+"""`minicl search --confirm`: the finalists of a race and the known masks again, at full length and on fresh seeds.
+
+The runs are those of the study's size `small`, with the same number of queries for all masks, so that numbers of the
+study can stand beside them. What chose the finalists was another seed.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from minicl import contest, kinds
+from minicl.auditing import audit
+from minicl.checks import check
+from minicl.masks import get_strategy
+from minicl.study.evidence import Error, Evidence, Missing, lower, ratio
+from minicl.study.numbers import Shelf
+from minicl.study.plan import ALL, Run, config_of
+from minicl.timing import quartiles, take_turns
+from minicl.timing import ratio as time_ratio
+
+SCALE = "study"
+KNOWN = ("ar", "nope", "boe", "pfn", "invicl")
+REFERENCE = "invicl"
+SAME_TIME = 1.05  # a step that takes at most so many times as long takes as long: the clock is no better
+GOAL = 0.5  # of the reference's error, at both lengths
+CERTIFICATES = ("invariant", "no_leak", "interdependent", "paired")
+WHERE = ("training", "longest")
+Record = dict[str, Any]
+
+
+def called(mask: str) -> str:
+    """The name that readers know a mask by: that of the built-in one, if it is one."""
+    return kinds.BUILT_IN.get(mask, mask)
+
+
+def entries(out: str | Path) -> list[str]:
+    """The masks that are compared: the finalists, and those that everybody knows."""
+    return list(dict.fromkeys([*map(called, finalists(out)), *KNOWN]))
+
+
+def run_name(mask: str, task: str, shelf: Shelf) -> str:
+    """The study's name of a run of this mask with as many queries as the race has."""
+    usual = mask in ALL and config_of(shelf.scale, task, mask, 0).data.queries == contest.QUERIES
+    return mask if usual else f"{mask}, {contest.QUERIES} queries"
+
+
+def finalists(out: str | Path) -> list[str]:
+    """The best masks of the race in this folder, the best first."""
+    file = Path(out, "ranking.json")
+    check(file.exists(), "out", out, "a folder with the ranking.json of a race: first minicl search --budget MINUTES")
+    return [r["mask"] for r in json.loads(file.read_text())["rounds"][-1]][: contest.FINALISTS]
+
+
+def champion(masks: Sequence[str]) -> str | None:
+    """The first of them that has all four certificates."""
+    return next((m for m in masks if all(contest.certificates(m)[what] for what in CERTIFICATES)), None)
+
+
+def planned(shelf: Shelf, masks: Sequence[str], task: str, seeds: int) -> list[Run]:
+    """The runs: the first seed of all masks, then the second, …"""
+    from minicl.study.figures import make_run
+
+    names = [run_name(mask, task, shelf) for mask in masks]
+    return [make_run(shelf.scale, task, name, seed) for seed in range(seeds) for name in names]
+
+
+def step_times(shelf: Shelf, masks: Sequence[str], task: str, repeats: int = 9) -> dict[str, Record]:
+    """{mask: seconds of a training step, and its ratio to the reference's}, turns taken; measured once and kept."""
+    every = sorted({*masks, REFERENCE})
+    given = {"masks": every, "task": task, "repeats": repeats}
+
+    def compute():
+        training = {m: contest.Trial(m, task, "small", 0, 1000).training() for m in every}
+        seconds = take_turns({m: t.update for m, t in training.items()}, repeats, warmup=2)
+        return {m: {"seconds": quartiles(s)[1], "ratio": time_ratio(s, seconds[REFERENCE])} for m, s in seconds.items()}
+
+    return shelf.keep(f"steps {task}", given, compute)
+
+
+def compare(shelf: Shelf, masks: Sequence[str], task: str, runs: Sequence[Run]) -> list[Record]:
+    """One record for each mask whose runs are in: errors, ratios to the reference with both intervals, and costs."""
+    evidence, times = Evidence(shelf, runs), step_times(shelf, masks, task)
+    known = run_name(REFERENCE, task, shelf)
+    records = []
+    for mask in masks:
+        try:
+            errors = {where: evidence.error(run_name(mask, task, shelf), "late", where, task=task) for where in WHERE}
+            others = {where: evidence.error(known, "late", where, task=task) for where in WHERE}
+        except Missing:
+            continue
+        certified = audit(get_strategy(mask))
+        records.append(
+            {
+                "mask": mask,
+                "task": task,
+                **{what: certified[what] for what in (*CERTIFICATES, "pairs", "copies", "tokens", "sees")},
+                "error": {where: _error(error) for where, error in errors.items()},
+                "ratio": {where: _ratio(errors[where], others[where]) for where in WHERE},
+                "step": times[mask],
+            }
+        )
+    return sorted(records, key=lambda r: r["error"]["training"]["mean"] * r["error"]["longest"]["mean"])
+
+
+def _error(error: Error) -> Record:
+    values = [float(f"{mean:.4g}") for mean in error.means]
+    return {"mean": float(error.means.mean()), "seeds": values}
+
+
+def _ratio(a: Error, b: Error) -> Record:
+    r = ratio(a, b)
+    wide = [float(value) for value in r.over_seeds]
+    halved = lower(a, b, GOAL)
+    return {"middle": r.middle, "over_prompts": list(r.prompts), "over_seeds": wide, "below_half": halved}
+
+
+def front(records: Sequence[Record]) -> list[str]:
+    """The masks that no other beats in error at both lengths and in the time of a step."""
+
+    def values(r):
+        return r["step"]["ratio"]["ratio"] / SAME_TIME, *(r["error"][where]["mean"] for where in WHERE)
+
+    def beaten(r):
+        mine = (r["step"]["ratio"]["ratio"], *values(r)[1:])
+        return any(all(a <= b for a, b in zip(values(o), mine, strict=True)) for o in records if o is not r)
+
+    return [r["mask"] for r in records if not beaten(r)]
