@@ -1,8 +1,10 @@
 """What a run would cost: its arithmetic, and a dry run of a few updates."""
 
+import functools
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +37,17 @@ def mean_flops(config: Config, samples: int = 200) -> float:
     """FLOPs of an update, on average over the run's prompt lengths."""
     steps = config.train.steps
     return statistics.mean(flops(config, prompt_size(config, i * steps // samples)[0]) for i in range(samples))
+
+
+def flops_until(config: Config, steps: Sequence[int]) -> list[float]:
+    """FLOPs of all updates until each of these steps, which increase."""
+    of_length = functools.cache(lambda n: flops(config, n))
+    total, done, totals = 0.0, 0, []
+    for step in steps:
+        total += sum(of_length(prompt_size(config, i)[0]) for i in range(done, step))
+        done = step
+        totals.append(total)
+    return totals
 
 
 def dry_run(training: "Training", measured: int = 5) -> dict[str, Any]:
