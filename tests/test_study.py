@@ -7,9 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from training_helpers import numbers, wait_for
 
 from minicl import load
 from minicl.checkpoint import checkpoints, read
@@ -31,17 +31,6 @@ def start(folder, *extra):
 def finish(process, timeout=400):
     out, err = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def wait_for(condition, seconds=300):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.02)
-
-
-def numbers(folder):
-    return {f.name: f.stat().st_mtime_ns for f in (folder / "out" / "numbers").glob("*.json")}
 
 
 @pytest.fixture(scope="module")
