@@ -76,7 +76,7 @@ SCALES = {
     ),
     # A run is at most about one hour of one core. The pilot in results/recipe.md is to fix width, heads and steps.
     "d20": Scale(
-        "paper-fast", most=3, seeds=3, fewer=2, prompts=512, probed=1024,
+        "paper-fast", most=3, seeds=3, fewer=2, prompts=384, probed=1024,
         settings={
             "n_embd": 64, "n_head": 2, "init_std": 0.12, "batch_size": 32, "steps": 10_000, "log_every": 250,
             "save_every": 250, "keep": (500, 1000, 2500, 5000, 7500),

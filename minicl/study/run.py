@@ -257,7 +257,7 @@ def _state(shelf, run, estimate, shown):
         "step": step,
         "steps": run.late,
         "seconds_left": 0.0 if done else estimate(run),
-        "flops_left": (1 - step / run.late) * run.late * mean_flops(run.config, 20),
+        "flops_left": 0.0 if done else (run.late - step) * mean_flops(run.config, 20),
         "figures": [n for n, figure in shown.items() if (run.task, run.name) in figure.runs],
     }
 
