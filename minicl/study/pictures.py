@@ -81,7 +81,9 @@ def equal_cost(records: Records) -> Figure:
     for r in records:
         groups.setdefault(short(r["method"]), []).append(r["points"])
     figure, grid = panels(2, 4.9, 4, sharey=True)
-    for axes, (cost, title) in zip(grid, {"hours": "hours of one core", "flops": "FLOPs"}.items(), strict=True):
+    for axes, (cost, title) in zip(
+        grid, {"hours": "hours of training on one core", "flops": "FLOPs of training"}.items(), strict=True
+    ):
         for method, seeds in groups.items():
             points = list(zip(*seeds, strict=False))  # of a step, each seed's
             errors = [[p["error"] for p in point] for point in points]
@@ -91,7 +93,7 @@ def equal_cost(records: Records) -> Figure:
             style = {"marker": marker, "markersize": 4, "markevery": max(1, len(x) // 8), "linewidth": 1.2}
             axes.plot(x, [statistics.geometric_mean(e) for e in errors], color=colour, label=label, **style)
             axes.fill_between(x, list(map(min, errors)), list(map(max, errors)), color=colour, alpha=0.2, lw=0)
-        axes.set(xscale="log", yscale="log", xlabel=f"{title} of training")
+        axes.set(xscale="log", yscale="log", xlabel=title)
     grid[0].set_ylabel(f"{ERROR}, at the training length", fontsize=8)
     grid[1].legend(fontsize=7, frameon=False)
     figure.suptitle("on the validation prompts: geometric mean over seeds, and range", fontsize=10)

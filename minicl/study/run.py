@@ -60,23 +60,18 @@ def carry_out(
                         say(f"{run}: another worker has it")
                     told.add(run)
                     continue
-                with held:  # the process inherits it, and it is the only one that keeps it
-                    if shelf.read(run) is not None:
-                        say(f"{run}: another worker made it")
-                        continue
-                    say(f"{run}: {'from step ' + str(shelf.step(run)) if shelf.step(run) else 'training'}")
-                    given = (scale, str(shelf.out), str(shelf.folder), run.task, run.name, str(run.seed))
-                    active[children.start(work, *given, log=shelf.log(run), held=[held])] = run
+                process = _start(shelf, scale, run, held, say)
+                active |= {process: run} if process else {}
             for process in [p for p in active if p.poll() is not None]:
                 run = active.pop(process)
                 if process.returncode:
                     failed.append((run, children.complaint(process, shelf.log(run))))
                     say(f"{run}: failed: {failed[-1][1]}")
-                    continue
-                made += 1
-                left = _together([estimate(r) for r in (*waiting, *active.values())], jobs)
-                done = len(missing) - len(waiting) - len(active) - len(others)
-                say(f"{run}: done ({done} of {len(missing)}; {left} left)")
+                else:
+                    made += 1
+                    left = _together([estimate(r) for r in (*waiting, *active.values())], jobs)
+                    done = len(missing) - len(waiting) - len(active) - len(others)
+                    say(f"{run}: done ({done} of {len(missing)}; {left} left)")
                 if not waiting:
                     waiting, others = others, []
             time.sleep(0.1)
@@ -86,6 +81,17 @@ def carry_out(
             signal.signal(number, handler)
     say(f"{made} runs in {duration(time.monotonic() - start)}")
     return failed, others
+
+
+def _start(shelf, scale, run, held, say):
+    """A process that makes a run and alone holds its lock from now on; None if another worker made it meanwhile."""
+    with held:
+        if shelf.read(run) is not None:
+            say(f"{run}: another worker made it")
+            return None
+        say(f"{run}: {'from step ' + str(shelf.step(run)) if shelf.step(run) else 'training'}")
+        given = (scale, str(shelf.out), str(shelf.folder), run.task, run.name, str(run.seed))
+        return children.start(work, *given, log=shelf.log(run), held=[held])
 
 
 def one_run(shelf: Shelf, given: str, scale: str) -> int:
