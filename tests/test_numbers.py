@@ -190,7 +190,8 @@ def test_scale_d20_makes_whole_figures_one_after_the_other():
     assert max(mean_flops(r.config, 50) for r in runs if r.seed == 0) < 1.1 * invicl, "none takes longer than invicl"
     found = "two:x1-X0Y0,y1-X0"
     more = dataclasses.replace(scale, extra=(found,))
-    assert [(r.name, r.seed) for r in make_runs(more, figures(more))[15:18]] == [(found, seed) for seed in range(3)]
+    planned = [(r.task, r.name, r.seed) for r in make_runs(more, figures(more))]
+    assert planned == list(more.planned()) and planned[15:18] == [("linear", found, seed) for seed in range(3)]
     assert {n for n, f in figures(more).items() if ("linear", found) in f.runs} == {1, 3, 4, 5, 6, 11, 12, 17}
     assert make_run(more, "linear", found, 0).measures == runs[0].measures
     own = ["ar", "my.py:window"]
