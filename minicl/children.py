@@ -5,16 +5,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import IO
 
 # Without the current folder on the path, which `python -c` puts there: a statistics.py in it would be imported.
 INSTALLED = "import sys; sys.path[:] = [p for p in sys.path if p]; "
 CODE = INSTALLED + "from minicl.children import _tie; _tie(); from {0} import {1}; sys.exit({1}(*sys.argv[1:]))"
 
 
-def start(function: Callable[..., object], *arguments: str, log: str | Path) -> subprocess.Popen:
-    """Call a function with strings in a process of its own; what it prints goes to the file `log`."""
+def start(
+    function: Callable[..., object], *arguments: str, log: str | Path, held: Collection[IO] = ()
+) -> subprocess.Popen:
+    """Call a function with strings in a process of its own; what it prints goes to the file `log`.
+
+    It inherits the open files `held`, and so the locks on them.
+    """
     code = CODE.format(function.__module__, function.__name__)
     with open(log, "w", encoding="utf-8") as file:
         return subprocess.Popen(
@@ -22,6 +28,7 @@ def start(function: Callable[..., object], *arguments: str, log: str | Path) -> 
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,
+            pass_fds=[file.fileno() for file in held],
             start_new_session=True,  # a Ctrl-C reaches the parent alone, which then asks its children to stop
         )
 

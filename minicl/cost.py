@@ -1,8 +1,10 @@
 """What a run would cost: its arithmetic, and a dry run of a few updates."""
 
+import functools
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,8 +35,19 @@ def flops(config: Config, n: int) -> float:
 
 def mean_flops(config: Config, samples: int = 200) -> float:
     """FLOPs of an update, on average over the run's prompt lengths."""
-    steps = config.train.steps
-    return statistics.mean(flops(config, prompt_size(config, i * steps // samples)[0]) for i in range(samples))
+    steps, of_length = config.train.steps, functools.cache(functools.partial(flops, config))
+    return statistics.mean(of_length(prompt_size(config, i * steps // samples)[0]) for i in range(samples))
+
+
+def flops_until(config: Config, steps: Sequence[int]) -> list[float]:
+    """FLOPs of all updates until each of these steps, which increase."""
+    of_length = functools.cache(functools.partial(flops, config))
+    total, done, totals = 0.0, 0, []
+    for step in steps:
+        total += sum(of_length(prompt_size(config, i)[0]) for i in range(done, step))
+        done = step
+        totals.append(total)
+    return totals
 
 
 def dry_run(training: "Training", measured: int = 5) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Pictures from records: one function for each kind of picture. They read numbers and never compute them."""
 
+import io
 import json
 import sys
 from collections.abc import Callable, Collection
@@ -11,6 +12,7 @@ from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from minicl.checkpoint import write_atomically
 from minicl.checks import InputError, check, choose
 from minicl.plugins import short
 from minicl.stats import percent
@@ -51,10 +53,12 @@ def check_ending(path: str | Path) -> None:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write the picture; the file's ending decides the format."""
+    """Write the picture, whole or not at all; the file's ending decides the format."""
     check_ending(path)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=150, format=Path(path).suffix[1:].lower())
     try:
-        figure.savefig(path, dpi=150)
+        write_atomically(path, content.getvalue())
     except OSError as error:
         raise InputError(f"picture {path}: cannot be written: {error.strerror or error}") from error
     print(f"wrote {path}", file=sys.stderr)

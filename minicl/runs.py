@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import nn
@@ -94,16 +94,26 @@ def _carry(source, copy):
 @contextlib.contextmanager
 def lock(folder: str | Path) -> Iterator[None]:
     """Hold a folder for one process; the lock goes with the process, however that ends."""
-    import fcntl  # here, so that trained runs can be used where there is none
-
-    with open(Path(folder, ".lock"), "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder}: another process is training into this folder; give another --out") from None
+    held = take(Path(folder, ".lock"))
+    if held is None:
+        raise InputError(f"{folder}: another process is training into this folder; give another --out")
+    with held:
         for leftover in (*Path(folder).glob(".*.tmp"), *Path(folder, "checkpoints").glob(".*.tmp")):
             leftover.unlink()
         yield
+
+
+def take(file: str | Path) -> TextIO | None:
+    """An open file that is locked until all processes that have it open closed it or ended; None if others hold it."""
+    import fcntl  # here, so that trained runs can be used where there is none
+
+    held = open(file, "w")  # noqa: SIM115  (it is the caller's to close)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        return None
+    return held
 
 
 def append(file: Path, record: dict[str, Any]) -> None:

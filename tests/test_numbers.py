@@ -9,8 +9,10 @@ import pytest
 
 from minicl import config, stats
 from minicl.cli import main
+from minicl.cost import flops, mean_flops
+from minicl.schedule import prompt_size
 from minicl.study import plan
-from minicl.study.figures import figures, make_run, make_runs
+from minicl.study.figures import figures, make_run, make_runs, measured
 from minicl.study.numbers import Shelf
 
 ROOT = Path(__file__).parent.parent
@@ -135,7 +137,8 @@ def test_the_matrix():
     for scale in plan.SCALES.values():
         runs = make_runs(scale, figures(scale))
         assert all(r.early in r.config.train.keep for r in runs if r.name in plan.PAPER_MASKS)
-        assert [r.seed for r in runs] == sorted(r.seed for r in runs), "a first seed of everything comes first"
+        first = [r.seed for r in runs]
+        assert scale.order or first == sorted(first), "a first seed of everything comes first"
     paper = make_run(plan.SCALES["paper"], "linear", "ar", 0)
     assert (paper.early, paper.late, paper.config.train.optimizer, paper.config.train.lr) == (
         50_000,
@@ -164,3 +167,55 @@ def test_a_path_with_a_plus_is_no_control(tmp_path):
     (tmp_path / "a+b" / "my.py").write_text("def near(q, k):\n    return k.example == q.example - 1\n")
     run = make_run(plan.SCALES["smoke"], "linear", f"{tmp_path}/a+b/my.py:near", 0)
     assert run.measures == {"steps", "shifts", "normed_probes", "order", "window"}
+
+
+def test_scale_d20_makes_whole_figures_one_after_the_other():
+    """The runs of its plan and no others, each with its measures; a mask that was found joins them."""
+    scale = plan.SCALES["d20"]
+    runs = make_runs(scale, figures(scale))
+    assert [(r.task, r.name, r.seed) for r in runs] == list(scale.planned())
+    assert [(r.name, r.seed) for r in runs[:6]] == [
+        *((m, 0) for m in ("ar", "invicl", "pfn", "nope", "boe")),
+        ("ar", 1),
+    ]
+    assert {r.name for r in runs} == {*plan.LEARN, "prefix", "saicl", "batchicl", plan.AR_BEYOND}
+    assert {"steps", "shifts", "order", "normed_probes"} <= frozenset.intersection(
+        *(r.measures for r in runs if r.task == "linear")
+    )
+    for r in runs:
+        data, model, train = r.config.data, r.config.model, r.config.train
+        assert (model.n_layer, model.n_dims, data.examples, model.max_examples) == (12, 20, 40, 100)
+        assert len({*train.keep, train.steps}) == 6 and r.early in train.keep
+    invicl = mean_flops(runs[1].config, 50)
+    assert max(mean_flops(r.config, 50) for r in runs if r.seed == 0) < 1.1 * invicl, "none takes longer than invicl"
+    found = "two:x1-X0Y0,y1-X0"
+    more = dataclasses.replace(scale, extra=(found,))
+    planned = [(r.task, r.name, r.seed) for r in make_runs(more, figures(more))]
+    assert planned == list(more.planned()) and planned[15:18] == [("linear", found, seed) for seed in range(3)]
+    assert {n for n, f in figures(more).items() if ("linear", found) in f.runs} == {1, 3, 4, 5, 6, 11, 12, 17}
+    assert make_run(more, "linear", found, 0).measures == runs[0].measures
+    own = ["ar", "my.py:window"]
+    assert ("sparse_linear", own[1]) in figures(scale, own)[2].runs, "one's own may be compared on any task"
+
+
+def test_curves_at_some_lengths(tmp_path, cli, monkeypatch):
+    """They are what the numbers depend on, and the lengths that rules ask about are among them."""
+    monkeypatch.setitem(plan.SCALES, "smoke", dataclasses.replace(plan.SCALES["smoke"], lengths=(0, 7, 12)))
+    flags = ["--scale", "smoke", "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
+    assert cli("study", "--run", "linear,boe,0", *flags).returncode == 0
+    shelf = Shelf(tmp_path / "out", tmp_path / "runs", "smoke")
+    run = make_run(shelf.scale, "linear", "boe", 0)
+    assert {tuple(r["lengths"]) for r in shelf.read(run)["curves"]} == {(0, 1, 4, 7, 10)}
+    monkeypatch.setitem(plan.SCALES, "smoke", dataclasses.replace(plan.SCALES["smoke"], lengths=()))
+    assert Shelf(tmp_path / "out", tmp_path / "runs", "smoke").read(run) is None
+
+
+def test_error_against_cost(shelf):
+    """The picture's lines end where the numbers say: seconds as measured, and the FLOPs of all updates."""
+    numbers = {run: n for run, n in measured(shelf, [17]).items() if run.name == "pfn"}
+    (run, kept), *_ = numbers.items()
+    picture = figures(shelf.scale)[17].draw(shelf, {run: kept})
+    last, ends = kept["training"][-1], [axes.lines[0].get_xydata()[-1] for axes in picture.axes]
+    error = list(last["error"].values())[-1]
+    spent = sum(flops(run.config, prompt_size(run.config, step)[0]) for step in range(run.late))
+    assert ends[0] == pytest.approx([last["seconds"] / 3600, error]) and ends[1] == pytest.approx([spent, error])

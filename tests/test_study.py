@@ -7,9 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from training_helpers import numbers, wait_for
 
 from minicl import load
 from minicl.checkpoint import checkpoints, read
@@ -18,7 +18,7 @@ from minicl.study import claims, plan
 from minicl.study.figures import make_run
 from minicl.study.numbers import Shelf
 
-DRAWN = (1, 2, 3, 4, 5, 6, 9, 10, 11, 13)  # one of each kind of picture
+DRAWN = (1, 2, 3, 4, 5, 6, 9, 10, 11, 13, 17)  # one of each kind of picture
 ONLY = ("--only", ",".join(map(str, DRAWN)))
 
 
@@ -31,17 +31,6 @@ def start(folder, *extra):
 def finish(process, timeout=400):
     out, err = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def wait_for(condition, seconds=300):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.02)
-
-
-def numbers(folder):
-    return {f.name: f.stat().st_mtime_ns for f in (folder / "out" / "numbers").glob("*.json")}
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +113,9 @@ def test_a_mask_or_a_seed_more_trains_only_what_is_new(whole, tmp_path, capsys):
     assert main([*flags, "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert [(r["name"].rpartition(":")[2], r["seed"]) for r in plan if r["state"] == "missing"] == [("window", 0)]
+    assert all((r["flops_left"] > 0) == (r["state"] == "missing") for r in plan)
     assert main([*flags, "--seeds", "2", "--dry-run"]) == 0
-    assert "5 of 8 runs to do" in capsys.readouterr().out
+    assert re.search(r"5 of 8 runs to do.*\n\S+ FLOP, which is .* on one GPU", capsys.readouterr().out)
     claimed = (whole / "out" / "claims.md").stat().st_mtime_ns
     assert main(flags) == 0
     assert "figure 6: it does not show boe\n" in capsys.readouterr().err
@@ -171,8 +161,8 @@ def test_no_run_outlives_a_killed_study(tmp_path):
         (["--jobs", "0"], "jobs"),
         (["--seeds", "0"], "seeds"),
         (["--masks", "none"], "mask"),
-        (["--masks", "ar", "--only", "7"], "figures 1, 2, 3, 4, 5, 6, 12, 13, 14, 11 with these masks"),
-        (["--masks", "boe,nope", "--only", "6"], "figures 1, 2, 3, 12, 13, 14, 11 with these masks"),
+        (["--masks", "ar", "--only", "7"], "figures 1, 2, 3, 4, 5, 6, 12, 13, 14, 11, 17 with these masks"),
+        (["--masks", "boe,nope", "--only", "6"], "figures 1, 2, 3, 12, 13, 14, 11, 17 with these masks"),
         (["--masks", ""], "mask"),
         (["--only", ""], "only"),
         (["--out", "/dev/null/x"], "out"),

@@ -49,11 +49,12 @@ def finish(process):
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def wait_for(condition, process):
+def wait_for(condition, process=None):
+    """Until the condition holds, while the process runs."""
     end = time.monotonic() + HANGING
     while not condition():
         assert time.monotonic() < end, "nothing happened"
-        assert process.poll() is None, process.stderr.read()
+        assert process is None or process.poll() is None, process.stderr.read()
         time.sleep(0.005)
 
 
@@ -71,3 +72,8 @@ def assert_same_run(one, two):
     for key, entry in a["optimizer"]["state"].items():
         for name, value in entry.items():
             assert torch.equal(value, b["optimizer"]["state"][key][name]), (key, name)
+
+
+def numbers(folder):
+    """{file: when it was written} of the study's numbers in folder/out."""
+    return {f.name: f.stat().st_mtime_ns for f in (folder / "out" / "numbers").glob("*.json")}

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from minicl.stats import percent
 from minicl.study import rules
 from minicl.study.evidence import Evidence, Missing, Thresholds, Untested
+from minicl.study.figures import figures, make_runs
+from minicl.study.numbers import Shelf
 from minicl.study.rules import Judge, Part, overall
 
 WORDS = {True: "holds", False: "does not hold", None: "not decided"}
@@ -217,11 +219,29 @@ def verdicts(numbers: Evidence) -> Iterator[tuple[str, Claim, Verdict]]:
     return ((number, claim, judge(claim, numbers)) for number, claim in CLAIMS.items())
 
 
-def report(numbers: Evidence) -> str:
-    """claims.md."""
+def of_shelf(shelf: Shelf) -> str:
+    """claims.md of all numbers on a shelf; beside the verdicts of another scale, if its numbers lie beside them."""
+
+    def evidence(shelf):
+        return Evidence(shelf, make_runs(shelf.scale, figures(shelf.scale), seeds=shelf.seeds))
+
+    other = shelf.scale.beside
+    beside = Shelf(shelf.out.absolute().parent / other, shelf.folder, other) if other else shelf
+    there = other and beside.store.folder.is_dir()
+    return report(evidence(shelf), (other, evidence(beside)) if there else None)
+
+
+def report(numbers: Evidence, beside: tuple[str, Evidence] | None = None) -> str:
+    """claims.md, with the verdicts at another scale (name, numbers) beside them."""
     judged = list(verdicts(numbers))
-    rows = ["| | claim | figure | verdict | parts |", "| --- | --- | --- | --- | --- |"]
-    rows += [f"| {n} | {c.sentence} | {c.figure} | {v.words} | {_count(v.parts)} |" for n, c, v in judged]
+    others = {} if beside is None else {number: verdict for number, _, verdict in verdicts(beside[1])}
+    head = ["", "claim", "figure", "verdict", "parts"]
+    rows = [[n, c.sentence, str(c.figure), v.words, _count(v.parts)] for n, c, v in judged]
+    if beside is not None:
+        head += [f"at scale {beside[0]}", "agree"]
+        rows = [[*row, others[n].words, _agreement(v, others[n])] for row, (n, _, v) in zip(rows, judged, strict=True)]
+    rows = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    rows[0] = rows[0].replace("|  |", "| |", 1)
     lines = [
         "# What holds\n\nWritten by `minicl study` from the numbers beside it. Numbered claims are the paper's, "
         "lettered ones minicl's own. Errors are normalised (1 is that of answering 0): mean over seeds, and range. "
@@ -230,16 +250,41 @@ def report(numbers: Evidence) -> str:
         "committed before the runs that they judge; what was changed in one is said there. A verdict in brackets is "
         "what it would be with all thresholds halved and doubled (of a factor: its square root and its square).\n",
         *rows,
+        *([] if beside is None else [_both(beside[0], [(v, others[n]) for n, _, v in judged])]),
     ]
     for number, claim, verdict in judged:
         lines.append(f"\n## {number}. {claim.sentence}\n")
         others = f" (halved: {verdict.halved}; doubled: {verdict.doubled})" if verdict.parts else f": {verdict.why}"
-        lines.append(
-            f"**{verdict.words}**{others} · [figure {claim.figure}](figure{claim.figure}.png) · {claim.place}\n"
-        )
+        drawn = numbers.shelf.scale.figures
+        figure = f"figure {claim.figure}"
+        if not drawn or claim.figure in drawn:
+            figure = f"[{figure}](figure{claim.figure}.png)"
+        lines.append(f"**{verdict.words}**{others} · {figure} · {claim.place}\n")
         lines.append(f"*Rule.* {claim.rule}{' ' * bool(claim.changed)}{claim.changed}\n")
         lines += [f"- {part.text}: **{WORDS[part.verdict]}**. {part.numbers}" for part in verdict.parts]
     return "\n".join(lines) + "\n"
+
+
+DECIDED = (WORDS[True], WORDS[False])
+
+
+def _agreement(here, there):
+    """Whether two verdicts on a claim are the same, if both are decided."""
+    return ("yes" if here.words == there.words else "no") if {here.words, there.words} <= set(DECIDED) else ""
+
+
+def _both(other, pairs):
+    """In words, how far the verdicts of two scales agree: on claims, and on those parts that both scales have."""
+    claims = [here.words == there.words for here, there in pairs if _agreement(here, there)]
+    parts = []
+    for here, there in pairs:
+        said = {part.text: part.verdict for part in there.parts}
+        both = [(part.verdict, said.get(part.text)) for part in here.parts]
+        parts += [a == b for a, b in both if a is not None and b is not None]
+    return (
+        f"\nDo the scales agree? Of {len(claims)} claims that both this scale and scale {other} decide, "
+        f"{sum(claims)} have the same verdict; of {len(parts)} parts of claims, {sum(parts)}."
+    )
 
 
 def _count(parts):

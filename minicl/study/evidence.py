@@ -55,6 +55,8 @@ class Evidence:
     def of(self, name: str, task: str = "linear") -> list[tuple[Run, dict]]:
         """[(run, numbers)] of all seeds."""
         if (task, name) not in self.runs:
+            if not self.shelf.scale.has(task, name):
+                raise Untested(f"{task}, {name} is not in the plan of this scale")
             raise Missing(f"{task}, {name}")
         return [self.runs[task, name][seed] for seed in sorted(self.runs[task, name])]
 

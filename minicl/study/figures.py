@@ -2,18 +2,19 @@
 
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.figure import Figure as Picture
 
 from minicl import draw, stats
+from minicl.cost import flops_until
 from minicl.devices import auto_device, use_threads
 from minicl.evaluation import Prompts, depends_on, left_out, measure_baseline
 from minicl.plugins import short
 from minicl.selection import usual_length
 from minicl.study import pictures
-from minicl.study.numbers import TIMED, Numbers, Shelf
+from minicl.study.numbers import TIMED, Numbers, Shelf, lengths_of
 from minicl.study.plan import (
     ALL,
     COMPARED,
@@ -44,12 +45,14 @@ class Figure:
 
 
 def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
-    """The figures by number. Masks of one's own stand beside the paper's where masks are compared."""
+    """The figures of a scale by number. Masks of one's own stand beside the paper's where masks are compared."""
     masks = tuple(masks)
+    usual = masks == COMPARED
+    masks += scale.extra if usual else ()
     own = [m for m in masks if m not in COMPARED]
     pair = [mask for mask in ("ar", "invicl") if mask in masks] + own
     learn = [mask for mask in LEARN if mask in masks] + own
-    rest = [*masks, *(name for name in ALL if name not in COMPARED and masks == COMPARED)]
+    rest = [*masks, *(name for name in ALL if name not in COMPARED and usual)]
     grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl")
     doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "nope+×2", "boe+×2", "invicl, queries only", "pfn")
     asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
@@ -87,9 +90,14 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
         15: Figure("positions that can extrapolate", _controls, _on("linear", placed), ("order",)),
         16: Figure("the paper's objective under a constant rate", _early_and_late, _on("linear", published),
                    ("steps",)),
+        11: Figure("error during training", _training, _on("linear", masks) + beyond_linear, compares=True),
+        17: Figure("error against hours and FLOPs of training", _equal_cost, _on("linear", masks), compares=True),
     }  # fmt: skip
-    trained = _on("linear", masks) + beyond_linear
-    return every | {11: Figure("error during training", _training, trained, compares=True)}
+    if scale.order:
+        here = {(task, name) for task, name, _ in scale.planned()}
+        free = {*own} - {*scale.extra}  # one's own may be compared on any task
+        every = {n: replace(f, runs=tuple(r for r in f.runs if r in here or r[1] in free)) for n, f in every.items()}
+    return {n: figure for n, figure in every.items() if not scale.figures or n in scale.figures}
 
 
 def _on(task, names):
@@ -100,7 +108,7 @@ def make_run(scale: Scale, task: str, name: str, seed: int) -> Run:
     """The run that figures mean by (task, name) at a scale, with all that any figure measures on it."""
     masks = COMPARED if name in ALL or is_control(name) else (*COMPARED, name)
     shown_in = [figure for figure in figures(scale, masks).values() if (task, name) in figure.runs]
-    measures = frozenset(m for figure in shown_in for m in figure.measures)
+    measures = frozenset(m for figure in shown_in for m in figure.measures) | {*scale.measures.get(task, ())}
     return Run(task, name, seed, config_of(scale, task, name, seed), measures)
 
 
@@ -110,7 +118,7 @@ def make_runs(
     masks: Iterable[str] = COMPARED,
     seeds: Callable[[str, str], int] | None = None,
 ) -> list[Run]:
-    """The runs that the figures of these numbers need: the first seed of all, then the second, …
+    """The runs that the figures of these numbers need, in the scale's order; else the first seed of all, the second, …
 
     `seeds(task, name)`, if given, says how many there should be instead.
     """
@@ -120,8 +128,9 @@ def make_runs(
         for key in figure.runs:
             count = seeds(*key) if seeds else seeds_of(scale, *key, figure.few)
             wanted[key] = max(wanted.get(key, 0), count)
-    each = [(seed, *key) for key, count in wanted.items() for seed in range(count)]
-    return [make_run(scale, task, name, seed) for seed, task, name in sorted(each, key=lambda run: run[0])]
+    each, places = [(*key, seed) for key, count in wanted.items() for seed in range(count)], scale.planned()
+    each.sort(key=lambda run: (places.get(run, len(places)), run[2]))
+    return [make_run(scale, *run) for run in each]
 
 
 def measured(shelf: Shelf, numbers: Iterable[int], masks: Iterable[str] = COMPARED) -> Measured:
@@ -146,7 +155,8 @@ def _baselines(shelf, runs, shifts=("none",)):
     records = []
     for run in {r.task: r for r in runs}.values():
         for shift in shifts:
-            prompts = Prompts(shift, tuple(range(usual_length(run.config) + 1)), shelf.scale.prompts)
+            lengths = lengths_of(shelf.scale, run.config) or tuple(range(usual_length(run.config) + 1))
+            prompts = Prompts(shift, lengths, shelf.scale.prompts)
             for name in run.config.task.usual_baselines(shift):
                 with left_out():
                     records.append(baseline(shelf, run, prompts, name))
@@ -221,6 +231,20 @@ def _training(shelf, runs):
     return pictures.training(
         [{"task": run.task, "method": run.name, "lines": numbers["training"]} for run, numbers in runs.items()]
     )
+
+
+def _equal_cost(shelf, runs):
+    """The error at the training length, against what training has cost until then."""
+    records = []
+    for run, numbers in runs.items():
+        lines = numbers["training"]
+        spent = flops_until(run.config, [line["step"] for line in lines])
+        points = [
+            {"hours": line["seconds"] / 3600, "flops": f, "error": list(line["error"].values())[-1]}
+            for line, f in zip(lines, spent, strict=True)
+        ]
+        records.append({"method": run.name, "points": points[1:]})  # the first is that of step 0
+    return pictures.equal_cost(records)
 
 
 def _costs(shelf, runs):

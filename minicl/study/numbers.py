@@ -9,10 +9,11 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from minicl import checkpoint, order, probe, runs, stats
 from minicl.checks import InputError, check
+from minicl.config import Config
 from minicl.devices import auto_device
 from minicl.evaluation import Evaluation
 from minicl.plugins import short
@@ -49,7 +50,7 @@ class Shelf:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 checkpoint.write_atomically(folder / ".try", b"")
-                (folder / ".try").unlink()
+                (folder / ".try").unlink(missing_ok=True)  # another worker may be trying too
             except OSError as error:
                 raise InputError(f"{name}: got {folder}: {error.strerror}, allowed: a folder to write to") from error
 
@@ -61,6 +62,7 @@ class Shelf:
         """What a run's numbers depend on."""
         measured = {"prompts": self.scale.prompts, "probed": self.scale.probed, "measures": sorted(run.measures)}
         measured |= {"shifts": list(SHIFTS), "ordered": ORDERED, "resamples_kept": RESAMPLES_KEPT}
+        measured |= {"lengths": list(self.scale.lengths)} if self.scale.lengths else {}
         return {"config": run.config.to_json(), "measured": stats.basis() | measured}
 
     def read(self, run: Run) -> Numbers | None:
@@ -100,6 +102,10 @@ class Shelf:
     def log(self, run: Run) -> Path:
         return self.training(run).with_suffix(".log")
 
+    def take(self, run: Run) -> TextIO | None:
+        """The run's lock, held until it is closed or its process ends, however; None if another worker holds it."""
+        return runs.take(self.training(run).with_suffix(".lock"))
+
     def step(self, run: Run) -> int:
         """How far the run's training is."""
         return next(iter(checkpoint.checkpoints(self.training(run))), 0)
@@ -117,6 +123,14 @@ class Shelf:
         if compute is None:
             return self.store.find("inference", lambda other: other == given)
         return self.keep("inference", given, compute)
+
+
+def lengths_of(scale: Scale, config: Config) -> tuple[int, ...] | None:
+    """The numbers of examples that curves are measured at; None: all. Those that rules ask about are among them."""
+    if not scale.lengths:
+        return None
+    n, last = config.data.examples, usual_length(config)
+    return tuple(sorted({0, n // 4, n, last} | {length for length in scale.lengths if length <= last}))
 
 
 def work(scale: str, out: str, folder: str, task: str, name: str, seed: str) -> None:
@@ -141,6 +155,7 @@ def measure(run: Run, scale: Scale, folder: Path) -> Numbers:
 
     def curves(steps, shifts, window=None):
         settings = {"checkpoints": tuple(sorted(steps)), "baselines": "none", "prompts": scale.prompts}
+        settings["lengths"] = lengths_of(scale, config)
         results = Evaluation(folder, shifts, window=window, **settings).results()
         if len(results) < len(steps) * len(shifts):
             raise InputError(f"{folder}: one of its checkpoints cannot be measured; move the folder away to train anew")

@@ -1,5 +1,7 @@
 """Pictures that only the study draws: from records to figures, with the looks of minicl/draw.py."""
 
+import statistics
+
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
@@ -70,6 +72,31 @@ def training(records: Records) -> Figure:
     for axes in grid[::4]:
         axes.set_ylabel(ERROR, fontsize=8)
     figure.suptitle("on the validation prompts, at the training length: mean and range over seeds", fontsize=10)
+    return figure
+
+
+def equal_cost(records: Records) -> Figure:
+    """Error against hours and against FLOPs of training: one line per strategy, with a band over its seeds."""
+    groups = {}
+    for r in records:
+        groups.setdefault(short(r["method"]), []).append(r["points"])
+    figure, grid = panels(2, 4.9, 4, sharey=True)
+    for axes, (cost, title) in zip(
+        grid, {"hours": "hours of training on one core", "flops": "FLOPs of training"}.items(), strict=True
+    ):
+        for method, seeds in groups.items():
+            points = list(zip(*seeds, strict=False))  # of a step, each seed's
+            errors = [[p["error"] for p in point] for point in points]
+            x = [sum(p[cost] for p in point) / len(seeds) for point in points]
+            colour, marker = look(method, groups)
+            label = f"{method}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+            style = {"marker": marker, "markersize": 4, "markevery": max(1, len(x) // 8), "linewidth": 1.2}
+            axes.plot(x, [statistics.geometric_mean(e) for e in errors], color=colour, label=label, **style)
+            axes.fill_between(x, list(map(min, errors)), list(map(max, errors)), color=colour, alpha=0.2, lw=0)
+        axes.set(xscale="log", yscale="log", xlabel=title)
+    grid[0].set_ylabel(f"{ERROR}, at the training length", fontsize=8)
+    grid[1].legend(fontsize=7, frameon=False)
+    figure.suptitle("on the validation prompts: geometric mean over seeds, and range", fontsize=10)
     return figure
 
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from minicl.config import Config
@@ -12,7 +13,10 @@ COMPARED = ("ar", "nope", "prefix", "boe", "pfn", "invicl")  # in the main figur
 LEARN = ("ar", "nope", "boe", "pfn", "invicl")  # those that learn: they have the most seeds
 ALL = (*COMPARED, "prefix_others", "saicl", "batchicl", "deepset")
 SHOWN = ("ar", "invicl", "pfn")  # whose trained models stay with the numbers, for demonstrations
+AR_BEYOND = "ar+rotary"  # ar with positions that extrapolate: those that are best in figure 15 of scale study
 ON_QUERIES = 16  # queries in each prompt where only queries are trained on: about as many terms as the others' losses
+
+Batch = tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]  # tasks, names and seeds: seed by seed, all of them
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,23 @@ class Scale:
     settings: dict[str, Any] = field(default_factory=dict)
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     inference: dict[str, int] = field(default_factory=dict)  # the sizes that a forward pass is timed at
+    names: dict[str, dict[str, Any]] = field(default_factory=dict)  # changes for the runs of a name
+    lengths: tuple[int, ...] = ()  # numbers of examples that curves are measured at; none: all
+    measures: dict[str, tuple[str, ...]] = field(default_factory=dict)  # on all runs of a task, whatever figures need
+    figures: tuple[int, ...] = ()  # the figures that are drawn; none: all
+    order: tuple[Batch, ...] = ()  # the only runs, in the order in which they are made; none: all, first seeds first
+    extra: tuple[str, ...] = ()  # masks that stand beside the usual ones, such as the best of `minicl search`
+    beside: str = ""  # the scale whose verdicts stand beside this one's
+
+    def planned(self) -> dict[tuple[str, str, int], int]:
+        """{(task, name, seed): its place in the order}. A batch of `order` without names is that of the extra masks."""
+        runs = ((task, name, seed) for tasks, names, seeds in self.order
+                for seed, task, name in product(seeds, tasks, names or self.extra))  # fmt: skip
+        return {run: place for place, run in enumerate(runs)}
+
+    def has(self, task: str, name: str) -> bool:
+        """Whether runs of this name belong to the scale."""
+        return not self.order or (task, name, 0) in self.planned()
 
 
 SCALES = {
@@ -53,6 +74,31 @@ SCALES = {
             "noisy_linear": {"noise": 0.5},
         },
         inference={"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
+    ),
+    # A run is at most about one hour of one core. The pilot in results/recipe.md is to fix width, heads and steps.
+    "d20": Scale(
+        "paper-fast", most=3, seeds=3, fewer=2, prompts=384, probed=1024,
+        settings={
+            "n_embd": 64, "n_head": 2, "init_std": 0.12, "batch_size": 32, "steps": 10_000, "log_every": 250,
+            "save_every": 250, "keep": (500, 1000, 2500, 5000, 7500),
+        },
+        tasks={"sparse_linear": {"sparsity": 3}, "decision_tree": {"depth": 4}, "noisy_linear": {"noise": 1.0}},
+        names={"saicl": {"queries": 2}, "batchicl": {"queries": 8}},  # more would cost more than any other mask does
+        inference={"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
+        lengths=(0, 5, 10, 15, 18, 20, 22, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100),
+        measures={
+            "linear": ("steps", "shifts", "order", "normed_probes"), "noisy_linear": ("steps", "order"),
+            "sparse_linear": ("steps", "order"), "decision_tree": ("steps", "order"),
+        },
+        figures=(1, 2, 3, 4, 5, 6, 9, 11, 12, 13, 15, 17),
+        order=(
+            (("linear",), ("ar", "invicl", "pfn", "nope", "boe"), (0, 1, 2)),
+            (("linear",), (), (0, 1, 2)),
+            (("linear",), ("prefix", "saicl", "batchicl", AR_BEYOND), (0, 1)),
+            (("sparse_linear", "decision_tree"), SHOWN, (0, 1, 2)),
+            (("noisy_linear",), SHOWN, (0, 1)),
+        ),
+        beside="study",
     ),
     "paper": Scale(
         "paper", most=3, seeds=3, fewer=2, prompts=1280, probed=2048, queries="4 queries",
@@ -129,7 +175,7 @@ class Run:
 
 def config_of(scale: Scale, task: str, name: str, seed: int) -> Config:
     """The settings of the run that figures mean by (task, name); a name that is no control is a mask."""
-    settings = scale.settings | scale.tasks.get(task, {}) | _of_name(name)
+    settings = scale.settings | scale.tasks.get(task, {}) | _of_name(name) | scale.names.get(name, {})
     settings |= {"task": task, "seed": seed, "threads": 1}
     config = Config.make(scale.preset, **settings)
     # Where the context sees the query, each query needs a pass of its own: there more would cost as much more.
@@ -140,6 +186,8 @@ def config_of(scale: Scale, task: str, name: str, seed: int) -> Config:
 
 def seeds_of(scale: Scale, task: str, name: str, few: bool) -> int:
     """The number of seeds of a run that a figure shows."""
+    if scale.order and scale.has(task, name):
+        return sum((task, name) == key[:2] for key in scale.planned())
     if name in LEARN and task in ("linear", "noisy_linear"):
         return scale.most
     return scale.fewer if few else scale.seeds

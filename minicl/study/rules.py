@@ -85,12 +85,13 @@ def trees_ar_short_invicl_long(numbers, t):
             raise Untested(f"{mask} has not learned trees here: with {n} examples not half of its error without any")
     shared = [(curves["ar"][seed], curves["invicl"][seed]) for seed in curves["ar"] if seed in curves["invicl"]]
     short = n // 4
-    ratios = [[i / a for i, a in zip(inv["mean"], ar["mean"], strict=True)] for ar, inv in shared]
-    trend = [rank_correlation(range(len(r) - short), r[short:]) for r in ratios]
+    at = next(iter(curves["ar"].values()))["lengths"].index(short)
+    ratios = [[i / a for i, a in zip(inv["mean"][at:], ar["mean"][at:], strict=True)] for ar, inv in shared]
+    trend = [rank_correlation(range(len(r)), r) for r in ratios]
     invicl, ar = (numbers.error(m, "late", "longest", task="decision_tree") for m in ("invicl", "ar"))
-    first = ", ".join(three(r[short]) for r in ratios)
+    first = ", ".join(three(r[0]) for r in ratios)
     return [
-        Part(f"with {short} examples ar is better", agree(r[short] > 1 for r in ratios), f"invicl ÷ ar {first}"),
+        Part(f"with {short} examples ar is better", agree(r[0] > 1 for r in ratios), f"invicl ÷ ar {first}"),
         Part("invicl gains with length: invicl ÷ ar falls as examples are added, by rank correlation",
              agree(c < -t.alike for c in trend), f"rank correlation {', '.join(map(three, trend))}"),
         _lower("at the longest, invicl is better", invicl, ar),

@@ -1,6 +1,7 @@
 """`minicl study`: train what is missing, measure, draw, and write the verdicts."""
 
 import json
+import shlex
 import signal
 import statistics
 import sys
@@ -16,12 +17,13 @@ from minicl.masks import get_strategy
 from minicl.plugins import is_own, resolve, short
 from minicl.store import slug
 from minicl.study import claims
-from minicl.study.evidence import Evidence
-from minicl.study.figures import Figure, figures, make_runs, measured
+from minicl.study.figures import Figure, figures, make_run, make_runs, measured
 from minicl.study.numbers import Shelf, work
 from minicl.study.plan import COMPARED, SCALES, Run
 from minicl.text import columns, duration, names, whole_numbers
-from minicl.training import Training
+from minicl.training import Failure, Training
+
+GPU = 10e12  # FLOPs per second that one GPU is counted with: float32 products as TF32, half of its peak or less
 
 
 class Stopped(Exception):
@@ -35,9 +37,13 @@ def carry_out(
     jobs: int,
     say: Callable[[str], None],
     estimate: Callable[[Run], float],
-) -> list[tuple[Run, str]]:
-    """Train and measure what is missing, some runs side by side; returns the failures as (run, why)."""
-    waiting, active, failed, start = list(missing), {}, [], time.monotonic()
+) -> tuple[list[tuple[Run, str]], list[Run]]:
+    """Train and measure what is missing, some runs side by side; returns failures as (run, why), and what others have.
+
+    A run that another worker has is passed over, and looked at again when nothing else is left: a dead worker has none.
+    """
+    waiting, active, failed, others, start = list(missing), {}, [], [], time.monotonic()
+    told, made = set(), 0
 
     def stop(number, frame):
         raise Stopped(number)
@@ -47,25 +53,84 @@ def carry_out(
         while waiting or active:
             while waiting and len(active) < jobs:
                 run = waiting.pop(0)
-                say(f"{run}: {'from step ' + str(shelf.step(run)) if shelf.step(run) else 'training'}")
-                given = (scale, str(shelf.out), str(shelf.folder), run.task, run.name, str(run.seed))
-                active[children.start(work, *given, log=shelf.log(run))] = run
+                held = shelf.take(run)
+                if held is None:
+                    others.append(run)
+                    if run not in told:
+                        say(f"{run}: another worker has it")
+                    told.add(run)
+                    continue
+                process = _start(shelf, scale, run, held, say)
+                active |= {process: run} if process else {}
             for process in [p for p in active if p.poll() is not None]:
                 run = active.pop(process)
                 if process.returncode:
                     failed.append((run, children.complaint(process, shelf.log(run))))
                     say(f"{run}: failed: {failed[-1][1]}")
-                    continue
-                left = _together([estimate(r) for r in (*waiting, *active.values())], jobs)
-                done = len(missing) - len(waiting) - len(active)
-                say(f"{run}: done ({done} of {len(missing)}; {left} left)")
+                else:
+                    made += 1
+                    left = _together([estimate(r) for r in (*waiting, *active.values())], jobs)
+                    done = len(missing) - len(waiting) - len(active) - len(others)
+                    say(f"{run}: done ({done} of {len(missing)}; {left} left)")
+                if not waiting:
+                    waiting, others = others, []
             time.sleep(0.1)
     finally:
         children.stop(active)
         for number, handler in before.items():
             signal.signal(number, handler)
-    say(f"{len(missing) - len(failed)} runs in {duration(time.monotonic() - start)}")
-    return failed
+    say(f"{made} runs in {duration(time.monotonic() - start)}")
+    return failed, others
+
+
+def _start(shelf, scale, run, held, say):
+    """A process that makes a run and alone holds its lock from now on; None if another worker made it meanwhile."""
+    with held:
+        if shelf.read(run) is not None:
+            say(f"{run}: another worker made it")
+            return None
+        say(f"{run}: {'from step ' + str(shelf.step(run)) if shelf.step(run) else 'training'}")
+        given = (scale, str(shelf.out), str(shelf.folder), run.task, run.name, str(run.seed))
+        return children.start(work, *given, log=shelf.log(run), held=[held])
+
+
+def one_run(shelf: Shelf, given: str, scale: str) -> int:
+    """What a line of --commands does: train, measure and keep one run, unless it is there or another worker has it."""
+    task, name, seed = _parse(given)
+    run = make_run(shelf.scale, task, name, seed)
+    if shelf.read(run) is not None:
+        _say(f"{run}: its numbers are there")
+        return 0
+    shelf.prepare()
+    held = shelf.take(run)
+    if held is None:
+        _say(f"{run}: another worker has it")
+        return 0
+    with held:
+        if shelf.read(run) is None:
+            try:
+                work(scale, str(shelf.out), str(shelf.folder), task, name, str(seed))
+            except Failure as failure:
+                _say(f"minicl study: {run}: {failure}")
+                return 1
+        _say(f"{run}: its numbers are in {shelf.store.folder}")
+    return 0
+
+
+def _parse(given):
+    """TASK,NAME,SEED, where a name may have commas."""
+    task, _, rest = given.partition(",")
+    name, _, seed = rest.rpartition(",")
+    check(name.strip() and seed.strip().isdecimal(), "run", repr(given), "TASK,NAME,SEED, such as linear,ar,0")
+    name = name.strip()
+    return task.strip(), resolve(name) if is_own(name) else name, int(seed)
+
+
+def command_of(shelf: Shelf, scale: str, run: Run) -> str:
+    """The command that makes one run, from any folder, quoted for a shell."""
+    folders = ["--out", str(shelf.out.absolute()), "--runs", str(shelf.folder.absolute())]
+    words = [sys.executable, "-m", "minicl", "study", "--scale", scale, *folders]
+    return shlex.join([*words, "--run", f"{run.task},{run.name},{run.seed}"])
 
 
 def _together(seconds, jobs):
@@ -104,9 +169,13 @@ def add_arguments(parser):
         "--seeds", type=int, metavar="N", help="seeds of every run (more for comparisons than controls)"
     )
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs side by side, one thread each (2)")
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--dry-run", action="store_true", help="print the plan: what is done, what is missing, how long"
     )
+    text = "print one command for each missing run, to be run by any number of workers on one folder"
+    instead.add_argument("--commands", action="store_true", help=text)
+    instead.add_argument("--run", metavar="TASK,NAME,SEED", help="make this run only, and draw nothing")
     parser.add_argument("--out", metavar="DIR", help="numbers, pictures and verdicts (results/SCALE)")
     parser.add_argument("--runs", metavar="DIR", help="run folders (runs/SCALE)")
     parser.add_argument("--json", action="store_true", help="print the plan as records")
@@ -118,6 +187,10 @@ def run(args):
         check_int("seeds", args.seeds, least=1)
     masks = COMPARED if args.masks is None else _masks(args.masks)
     shelf = Shelf(args.out or f"results/{args.scale}", args.runs or f"runs/{args.scale}", args.scale)
+    if args.run is not None:
+        others = [flag for flag in ("only", "masks", "seeds") if getattr(args, flag) is not None] + ["json"] * args.json
+        check(not others, "run", f"--run with --{', --'.join(others)}", "--run with --scale, --out and --runs")
+        return one_run(shelf, args.run, args.scale)
     every = figures(shelf.scale, masks)
     own = masks != COMPARED
     allowed = {n: figure for n, figure in every.items() if not own or (figure.compares and figure.runs)}
@@ -128,6 +201,10 @@ def run(args):
         check(number in allowed, "only", number, some)
     runs = make_runs(shelf.scale, numbers, masks, args.seeds and (lambda task, name: args.seeds))
     missing = [r for r in runs if shelf.read(r) is None]
+    if args.commands:
+        check(not args.json, "commands", "--commands with --json", "one of them")
+        print("".join(f"{command_of(shelf, args.scale, r)}\n" for r in missing), end="")
+        return 0
     estimate = estimator(shelf, runs) if missing else lambda run: 0.0
     plan = [_state(shelf, r, estimate, {n: allowed[n] for n in numbers}) for r in runs]
     if args.json:
@@ -141,7 +218,7 @@ def _go_on(args, shelf, masks, allowed, numbers, missing, estimate):
     """Train what is missing; draw the figures that were asked for and those that show a new run; judge."""
     shelf.prepare()
     try:
-        failed = carry_out(shelf, args.scale, missing, args.jobs, _say, estimate) if missing else []
+        failed, others = carry_out(shelf, args.scale, missing, args.jobs, _say, estimate) if missing else ([], [])
     except Stopped as stopped:
         _say(f"stopped by {signal.Signals(stopped.args[0]).name}; the same command goes on from here")
         return 128 + stopped.args[0]
@@ -151,9 +228,10 @@ def _go_on(args, shelf, masks, allowed, numbers, missing, estimate):
         if number in numbers or (new & set(figure.runs) and file.exists()):
             _draw(number, figure, shelf, masks, file)
     if masks == COMPARED:
-        text = claims.report(Evidence(shelf, make_runs(shelf.scale, allowed, masks, shelf.seeds)))
-        checkpoint.write_atomically(shelf.out / "claims.md", text.encode())
+        checkpoint.write_atomically(shelf.out / "claims.md", claims.of_shelf(shelf).encode())
         _say(f"wrote {shelf.out / 'claims.md'}")
+    if others:
+        _say(f"other workers still have: {'; '.join(map(str, others))}; this command again draws them too")
     for r, why in failed:
         _say(f"failed: {r}: {why} ({shelf.log(r)})")
     return 1 if failed else 0
@@ -185,6 +263,7 @@ def _state(shelf, run, estimate, shown):
         "step": step,
         "steps": run.late,
         "seconds_left": 0.0 if done else estimate(run),
+        "flops_left": 0.0 if done else (run.late - step) * mean_flops(run.config, 20),
         "figures": [n for n, figure in shown.items() if (run.task, run.name) in figure.runs],
     }
 
@@ -201,7 +280,9 @@ def _table(plan, jobs, titles):
         rows.append([f"{task}, {name}", str(len(mine)), ",".join(map(str, mine[0]["figures"])), str(done), todo])
     left = _together([r["seconds_left"] for r in plan], jobs)
     missing = sum(r["state"] != "done" for r in plan)
-    end = f"{missing} of {len(plan)} runs to do, about {left} with {jobs} side by side"
+    flops = sum(r["flops_left"] for r in plan)
+    gpu = f"{flops:.2g} FLOP, which is {duration(flops / GPU)} on one GPU at {GPU / 1e12:.0f} TFLOP/s"
+    end = f"{missing} of {len(plan)} runs to do, about {left} with {jobs} side by side\n{gpu}"
     what = [f"  figure {number}: {title}" for number, title in titles.items()]
     return "\n".join([*columns(rows), *what, end if missing else f"all {len(plan)} runs are done"])
 
