@@ -113,6 +113,13 @@ def look(method: str, others: Collection[str]) -> tuple[str, str]:
     return SPARE[spare.index(method) % len(SPARE)]
 
 
+def run_names(records: Records) -> dict[tuple[str, int], str]:
+    """{(run, step): its name in titles}: the method's, or the folder's and the step where several share a method."""
+    methods = {(r["run"], r["step"]): r["method"] for r in records}
+    shared = {method for method in methods.values() if [*methods.values()].count(method) > 1}
+    return {key: f"{Path(key[0]).name}, step {key[1]}" if m in shared else m for key, m in methods.items()}
+
+
 def base_of(method: str) -> str:
     """The strategy that a control's name begins with: `ar+×2`, `ar, 1 query`."""
     return method.replace(",", "+").partition("+")[0]
@@ -203,7 +210,7 @@ def prompt(records: Records) -> Figure:
 
     One column per run and checkpoint, one row per shift and number of examples.
     """
-    models = {(r["run"], r["step"]): r["method"] for r in records}
+    models, methods = run_names(records), {r["method"] for r in records}
     rows = list(dict.fromkeys((r["shift"], r["examples"]) for r in records))
     figure, grid = panels(len(models) * len(rows), 4.2, 3.4, len(models), margin=(0.2, 0.7), sharex=True, sharey=True)
     for axes in grid:
@@ -211,8 +218,7 @@ def prompt(records: Records) -> Figure:
     for r in records:
         axes = grid[rows.index((r["shift"], r["examples"])) * len(models) + [*models].index((r["run"], r["step"]))]
         axes.set_axis_on()
-        alone = [*models.values()].count(r["method"]) == 1
-        _prompt_panel(axes, r, r["method"] if alone else f"{Path(r['run']).name}, step {r['step']}", models.values())
+        _prompt_panel(axes, r, models[r["run"], r["step"]], methods)
     # The points and the baselines set the scale: answers that blow up would leave the others no room.
     heights = [y for r in records for line in (r["ys"], *r["baselines"].values()) for y in line] or [-1, 1]
     margin = (max(heights) - min(heights)) / 2 + 0.1

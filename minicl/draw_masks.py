@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from minicl.checks import InputError
-from minicl.draw import BLACK, BLUE, GREEN, ORANGE, RED, Records, panels
+from minicl.draw import BLACK, BLUE, GREEN, ORANGE, RED, Records, panels, run_names
 from minicl.plugins import short
 
 LABELLED = 26  # tokens that can still be named one by one
@@ -110,44 +110,49 @@ def leak(records: Records) -> Figure:
 
 
 def _leak_step(axes, record, step):
-    tokens, path, steps = record["tokens"], record["leak"]["path"], record["leak"]["steps"]
-    label, layer = tokens[path[0]].rstrip(PRIME), step["layer"]
-    earlier = {h["token"] for s in steps if s["layer"] < layer for h in s["hears"]}
-    carriers = earlier | {i for i, token in enumerate(tokens) if token.rstrip(PRIME) == label}
+    """Pale what brings no news of the label in this layer, and frame the step of its path."""
+    tokens, path, layer = record["tokens"], record["leak"]["path"], step["layer"]
+    label, T = tokens[path[0]].rstrip(PRIME), len(tokens)
+    carriers = {i for i, token in enumerate(tokens) if token.rstrip(PRIME) == label}
+    carriers |= {h["token"] for s in record["leak"]["steps"] if s["layer"] < layer for h in s["hears"]}
     news = {h["token"]: h["from"] for h in step["hears"]}
-    for q in range(len(tokens)):
-        for k in range(len(tokens)):
-            if k not in carriers or step["sees"][q][k] == "0":
-                axes.add_patch(Rectangle((k, q), 1, 1, facecolor="white", alpha=0.75, edgecolor="none"))
-    if len(tokens) <= LABELLED:
+    pale = [[0.0 if k in carriers and step["sees"][q][k] == "1" else 0.75 for k in range(T)] for q in range(T)]
+    axes.imshow([[(1, 1, 1, a) for a in row] for row in pale], extent=(0, T, T, 0), interpolation="nearest", zorder=1.5)
+    if T <= LABELLED:
         for names, strong in ((axes.get_xticklabels(), carriers), (axes.get_yticklabels(), carriers | news.keys())):
             for i, text in enumerate(names):
                 text.set_color(BLACK if i in strong else PALE)
-
-    def name(i):
-        copy = f" of copy {tokens[i].count(PRIME)}" if record["copies"] > 1 and tokens[i] != "query" else ""
-        return ("the query " if tokens[i] == "query" else "") + token_name(tokens[i]) + copy
-
     hop = next(((q, k) for q, k in news.items() if q in path), None)
-    first, second = (
-        "the path waits",
-        f"{len(news)} more token{'s hear' if len(news) != 1 else ' hears'} of {token_name(label)}",
-    )
     if hop:
         q, k = hop
-        axes.add_patch(Rectangle((k, q), 1, 1, fill=False, edgecolor=BLACK, linewidth=2.5, zorder=3))
+        axes.add_patch(Rectangle((k, q), 1, 1, fill=False, edgecolor=BLACK, linewidth=2.5, zorder=3, clip_on=False))
+    if hop and T <= LABELLED:
         ring = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": "none"}
         axes.annotate(str(layer), (k + 0.5, q + 0.5), ha="center", va="center", fontsize=8, weight="bold", bbox=ring)
-        first = f"{name(q)} sees {name(k)}"
-        if q == path[-1]:
-            second = f"so it has heard of its own label {token_name(label)}: a leak"
-    padding = 16 if record["copies"] > 1 else 6
-    axes.set_title(f"{short(record['mask'])}, layer {layer}: {first}\n{second}", fontsize=10, pad=padding)
+    title = f"{short(record['mask'])}, layer {layer}: {_leak_words(record, hop, len(news))}"
+    axes.set_title(title, fontsize=10, pad=16 if record["copies"] > 1 else 6)
+
+
+def _leak_words(record, hop, news):
+    """What happens to the label in a layer, in two lines."""
+    tokens, path = record["tokens"], record["leak"]["path"]
+    label = token_name(tokens[path[0]])
+
+    def name(i):
+        if tokens[i] == "query":
+            return f"the query {token_name(tokens[i])}"
+        return token_name(tokens[i]) + (f" of copy {tokens[i].count(PRIME)}" if record["copies"] > 1 else "")
+
+    first = f"{name(hop[0])} sees {name(hop[1])}" if hop else "the path waits"
+    if hop and hop[0] == path[-1]:
+        return f"{first}\nso it has heard of its own label {label}: a leak"
+    more = {0: "no more tokens hear", 1: "1 more token hears"}.get(news, f"{news} more tokens hear")
+    return f"{first}\n{more} of {label}"
 
 
 def attention(records: Records) -> Figure:
     """Mean attention: one row of panels per run and layer, one column per head. Hatched: what the mask hides."""
-    heads = max(r["head"] for r in records)
+    heads, names = max(r["head"] for r in records), run_names(records)
     rows = list(dict.fromkeys((r["run"], r["step"], r["layer"]) for r in records))
     figure, grid = panels(len(rows) * heads, 3.0, 3.3, columns=heads, margin=(0.9, 0.5))
     for axes in grid:
@@ -163,7 +168,9 @@ def attention(records: Records) -> Figure:
         image = axes.pcolormesh(seen, cmap="viridis", norm=PowerNorm(0.5, 0, 1))
         token_axes(axes, r["tokens"], r["copies"])
         axes.set_title(
-            f"{r['method']}, layer {r['layer']}, head {r['head']}", fontsize=9, pad=16 if r["copies"] > 1 else 6
+            f"{names[r['run'], r['step']]}, layer {r['layer']}, head {r['head']}",
+            fontsize=9,
+            pad=16 if r["copies"] > 1 else 6,
         )
     bar = figure.colorbar(image, ax=grid, shrink=0.6, aspect=30)
     over = f"mean over {records[0]['prompts']} prompt{'' if records[0]['prompts'] == 1 else 's'}"

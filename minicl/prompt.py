@@ -1,16 +1,16 @@
 """One prompt in one dimension: what a run answers along x, and how far that moves when the examples are shuffled."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from minicl.baselines import get_baseline
+from minicl.baselines import Baseline, get_baseline
 from minicl.checks import InputError, check, check_int
 from minicl.devices import device_of, use_threads
 from minicl.order import random_orders
+from minicl.tasks import Task
 from minicl.text import columns
 
 if TYPE_CHECKING:
@@ -40,6 +40,41 @@ def answer(model: Callable, xs: Tensor, ys: Tensor, grid: Tensor, permutations: 
     return {"curve": given.tolist(), "shuffled": [other.tolist() for other in others], "moved": moved}
 
 
+def baselines(task: Task, shift: str = "none", names: Sequence[str] | None = None) -> list[Baseline]:
+    """The baselines of these names; if none are named, the optimum, where it is known."""
+    if names is None:
+        try:
+            return [get_baseline("optimal", task=task, shift=shift)]
+        except InputError:
+            return []
+    given = {"optimal": {"task": task, "shift": shift}}
+    return [get_baseline(name, **given.get(name, {})) for name in names]
+
+
+def compare(
+    model: Callable,
+    methods: Sequence[Baseline],
+    xs: Tensor,
+    ys: Tensor,
+    grid: Tensor,
+    permutations: int = 16,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What `answer` says, the curves of the baselines, and their root mean square distance from the model's."""
+    found = answer(model, xs, ys, grid, permutations, seed)
+    curve, prompt = torch.tensor(found["curve"]), (xs[None, :, None], ys[None], grid[None, :, None])
+    lines = {method.name: method.predict(*prompt)[0] for method in methods}
+    return {
+        "examples": len(xs),
+        "xs": xs.tolist(),
+        "ys": ys.tolist(),
+        "grid": grid.tolist(),
+        **found,
+        "baselines": {name: line.tolist() for name, line in lines.items()},
+        "distance": {name: float((curve - line).square().mean().sqrt()) for name, line in lines.items()},
+    }
+
+
 def of_runs(evaluation: "Evaluation", lengths: Sequence[int] | None, permutations: int) -> list[dict[str, Any]]:
     """A record for every run, checkpoint, shift and length (the training length, if none are named)."""
     for run, config in evaluation.runs.items():
@@ -52,32 +87,15 @@ def of_runs(evaluation: "Evaluation", lengths: Sequence[int] | None, permutation
             xs, ys = p.xs[0, :, 0], p.ys[0]
             grid = axis(xs[: max(chosen)])
             about = {"method": evaluation.method(config), "task": config.task.name, "trained_on": config.data.examples}
-            about |= {"shift": prompts.shift, "seed": prompts.seed, "grid": grid.tolist()}
+            about |= {"shift": prompts.shift, "seed": prompts.seed}
             for step, file in evaluation.files[run].items():
                 with use_threads(evaluation.threads or config.machine.threads):
                     model = evaluation.load(file)
                     for n in chosen:
-                        found = answer(model, xs[:n], ys[:n], grid, permutations, prompts.seed)
-                        lines = _baselines(evaluation, config.task, prompts.shift, xs[:n], ys[:n], grid)
-                        found |= {"baselines": lines, "distance": {b: _apart(found["curve"], lines[b]) for b in lines}}
-                        points = {"examples": n, "xs": xs[:n].tolist(), "ys": ys[:n].tolist()}
-                        records.append({"run": run, "step": step, **about, **points, **found})
+                        best = baselines(config.task, prompts.shift, evaluation.baselines)
+                        found = compare(model, best, xs[:n], ys[:n], grid, permutations, prompts.seed)
+                        records.append({"run": run, "step": step, **about, **found})
     return records
-
-
-def _apart(curve, other):
-    """The root mean square distance of two curves."""
-    return float((torch.tensor(curve) - torch.tensor(other)).square().mean().sqrt())
-
-
-def _baselines(evaluation, task, shift, xs, ys, grid):
-    """{name: its curve along the grid} of the baselines that were asked for; by default the optimum, where known."""
-    lines = {}
-    for name in ("optimal",) if evaluation.baselines is None else evaluation.baselines:
-        with contextlib.suppress(InputError) if evaluation.baselines is None else contextlib.nullcontext():
-            method = get_baseline(name, **({"task": task, "shift": shift} if name == "optimal" else {}))
-            lines[name] = method.predict(xs[None, :, None], ys[None], grid[None, :, None])[0].tolist()
-    return lines
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
