@@ -10,6 +10,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "minicl" / "__init__.py").r
 
 TREES = ["scikit-learn>=1.3"]
 TEST = ["pytest>=7", "pytest-cov>=4", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.6", "transformers>=4.40"]
+TEST += ["nbclient>=0.10", "ipykernel>=6"]  # the notebook
 
 setup(
     name="minicl",

@@ -10,6 +10,7 @@ Two independent ways come to the same kind of `Findings`, and an audit compares 
 """
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise, permutations
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from minicl import batchicl, plugins
 from minicl.checks import check, check_int
-from minicl.graph import Dependencies, dependencies, inputs, label_path, sees, shown_after, swap
+from minicl.graph import Dependencies, dependencies, inputs, label_path, label_spread, sees, shown_after, swap
 from minicl.masks import POSITIONS, ROTARY, STRATEGIES, Layout, Strategy, get_strategy
 from minicl.model import ModelConfig, Transformer
 from minicl.text import names
@@ -140,6 +141,7 @@ def audit(
     proved = measured if strategy.average else symbolic(layout, layers, config.resolved_positions in ROTARY)
     share = 1 - len(proved.independent) / (n * (n - 1))
     by_layer = _by_layer(layout, layers)
+    leak = None if strategy.average else _leak(layout, layers, proved.depends.leaks)
     in_paper = strategy is STRATEGIES.get(strategy.name) and config.resolved_copies == strategy.copies
     return {
         "mask": strategy.name,
@@ -155,7 +157,8 @@ def audit(
         "paired": not proved.unpaired,
         "certified": not strategy.average,
         "agree": proved.agrees_with(measured),
-        "counterexamples": _counterexamples(None if strategy.average else layout, layers, proved, measured),
+        "counterexamples": _counterexamples(leak, token_names(layout), proved, measured),
+        "leak": leak,
         "pairs": batchicl.pairs(config, n) if strategy.average else layout.pairs,
         "pairs_computed": batchicl.pairs(config, n) if strategy.average else layout.pairs_computed,
         "units": _units(layout),
@@ -168,19 +171,34 @@ def audit(
     }
 
 
-def _counterexamples(layout, layers, proved, measured):
-    """Why a property fails, in words: the swap, the label's path (if there is a layout), the first missing pair."""
+def _leak(layout, layers, leaks):
+    """The shortest way of a label to its own prediction, and in each layer who hears of it for the first time."""
+    if not leaks:
+        return None
+    i = min(leaks, key=lambda i: label_path(layout, layers, i)[0])
+    masks, (_, *spread) = layout.masks(layers), label_spread(layout, layers, i)
+    steps = [
+        {
+            "layer": layer,
+            "sees": _rows(masks[layer - 1]),
+            "hears": [{"token": token, "from": source} for token, source in new.items()],
+        }
+        for layer, new in enumerate(spread, start=1)
+    ]
+    return {"path": label_path(layout, layers, i)[1], "steps": steps}
+
+
+def _counterexamples(leak, tokens, proved, measured):
+    """Why a property fails, in words: the swap, the label's path (if there is a mask), the first missing pair."""
     why = {}
     if proved.swaps:
         i = proved.swaps[0]
         why["invariant"] = f"swapping examples {i + 1} and {i + 2} changes the query prediction"
-    if proved.depends.leaks and layout is None:
+    if proved.depends.leaks and leak is None:
         why["no_leak"] = "label reaches its own prediction"
-    elif proved.depends.leaks:
-        depth, path = min((label_path(layout, layers, i) for i in proved.depends.leaks), key=lambda way: way[0])
-        tokens = token_names(layout)
-        route = " → ".join(tokens[t] for t in path)
-        why["no_leak"] = f"label reaches its own prediction in {depth} layer(s): {route}"
+    elif leak:
+        route = " → ".join(tokens[t] for t in leak["path"])
+        why["no_leak"] = f"label reaches its own prediction in {len(leak['steps'])} layer(s): {route}"
     if proved.independent:
         i, j = proved.independent[0]
         why["interdependent"] = f"prediction {i + 1} does not depend on example {j + 1}"
@@ -205,10 +223,12 @@ def _by_layer(layout, layers):
     masks = layout.masks(layers)
     for layer, mask in enumerate(masks, start=1):
         numbers.setdefault(mask.numpy().tobytes(), []).append(layer)
-    return [
-        {"layers": _ranges(group), "sees": ["".join("01"[s] for s in row) for row in masks[group[0] - 1].tolist()]}
-        for group in numbers.values()
-    ]
+    return [{"layers": _ranges(group), "sees": _rows(masks[group[0] - 1])} for group in numbers.values()]
+
+
+def _rows(mask):
+    """A mask as text: for each token that looks, 1 where it sees."""
+    return ["".join("01"[s] for s in row) for row in mask.tolist()]
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -246,6 +266,7 @@ def add_arguments(parser):
     parser.add_argument("--propositions", action="store_true", help="check the paper's propositions on every mask")
     parser.add_argument("--json", action="store_true", help="print records instead of a table")
     parser.add_argument("--plot", metavar="FILE", help="draw the masks")
+    parser.add_argument("--leak-plot", metavar="FILE", help="draw how a label reaches its own prediction, by layers")
 
 
 def run(args):
@@ -253,18 +274,31 @@ def run(args):
         from minicl import propositions
 
         return propositions.run(args)
-    if args.plot is not None:
-        from minicl import draw
+    files = [file for file in (args.plot, args.leak_plot) if file is not None]
+    if files:
+        from minicl import draw, draw_masks
 
-        draw.check_ending(args.plot)
+        for file in files:
+            draw.check_ending(file)
     masks = STRATEGIES if args.masks is None else dict.fromkeys(args.masks)
     check(masks, "masks", "no name", f"{', '.join(STRATEGIES)}, or path/to/file.py:name")
     size = {name: value for name in ("layers", "examples") if (value := getattr(args, name)) is not None}
     records = [audit(mask, args.positions, args.copies, **size) for mask in masks]
     if args.plot is not None:
-        draw.save(draw.masks(records), args.plot)
+        draw.save(draw_masks.masks(records), args.plot)
+    if args.leak_plot is not None:
+        print(*_undrawn(records), sep="", end="", file=sys.stderr)
+        if any(r["leak"] for r in records):
+            draw.save(draw_masks.leak(records), args.leak_plot)
     print(json.dumps(records) if args.json else _table(records))
     return 0 if all(r["agree"] for r in records) else 1
+
+
+def _undrawn(records):
+    """A line for each strategy that is not in the picture of leaks."""
+    for r in (r for r in records if not r["leak"]):
+        why = f"no label reaches its own prediction in {r['layers']} layer(s)" if r["no_leak"] else "it is no mask"
+        yield f"{plugins.short(r['mask'])}: {why}: there is no leak to draw\n"
 
 
 def _table(records):

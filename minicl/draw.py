@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.lines import Line2D
 
 from minicl.checkpoint import write_atomically
 from minicl.checks import InputError, check, choose
@@ -117,6 +117,13 @@ def look(method: str, others: Collection[str]) -> tuple[str, str]:
     return SPARE[spare.index(method) % len(SPARE)]
 
 
+def run_names(records: Records) -> dict[tuple[str, int], str]:
+    """{(run, step): its name in titles}: the method's, or the folder's and the step where several share a method."""
+    methods = {(r["run"], r["step"]): r["method"] for r in records}
+    shared = {method for method in methods.values() if [*methods.values()].count(method) > 1}
+    return {key: f"{Path(key[0]).name}, step {key[1]}" if m in shared else m for key, m in methods.items()}
+
+
 def base_of(method: str) -> str:
     """The strategy that a control's name begins with: `ar+×2`, `ar, 1 query`."""
     return method.replace(",", "+").partition("+")[0]
@@ -131,66 +138,6 @@ def without_members(records: Records) -> Records:
 def mark_training_length(axes: Axes, n: int) -> None:
     """A dotted line at the number of examples in the training prompts."""
     axes.axvline(n, color="#999999", linewidth=0.8, linestyle=":")
-
-
-def masks(records: Records) -> Figure:
-    """Attention masks side by side: row sees column, coloured by what is seen; positions under the columns."""
-    drawn = [(r, entry) for r in records for entry in r.get("by_layer") or [{"layers": None, "sees": r["sees"]}]]
-    figure, grid = panels(len(drawn), 3.6, 4.1, columns=4, margin=(0, 0.7))
-    for axes, (record, entry) in zip(grid, drawn, strict=True):
-        _mask(axes, record, entry["sees"], entry["layers"])
-    kinds = {"its own example": BLUE, "other examples": ORANGE, "seen by the query": GREEN, "the query": RED}
-    patches = [Patch(facecolor=colour, label=label) for label, colour in kinds.items()]
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(kinds), frameon=False)
-    return figure
-
-
-def _mask(axes, record, sees, layers):
-    tokens, copies = record["tokens"], range(record["copies"])
-    T, labelled = len(tokens), len(tokens) <= 26
-    per_copy = (T - tokens.count("query")) // len(copies)
-    example = [t.strip("xy'") for t in tokens]  # the example's number; "quer" for queries
-
-    def kind(q, k):
-        if sees[q][k] == "0":
-            return 0
-        if tokens[q] == "query":
-            return 3
-        if tokens[k] == "query":
-            return 4
-        return 1 if example[q] == example[k] else 2
-
-    axes.pcolormesh(
-        [[kind(q, k) for k in range(T)] for q in range(T)],
-        cmap=ListedColormap(["#F2F2F2", BLUE, ORANGE, GREEN, RED]),
-        vmin=0,
-        vmax=4,
-        edgecolors="white" if labelled else "none",
-        linewidth=0.7,
-    )
-    axes.set(xlim=(0, T), ylim=(T, 0), aspect="equal", ylabel="token that looks")
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelsize=9 if T <= 12 else 8 if T <= 17 else 6)
-    which = "" if layers is None else f", layer {layers}" if layers.isdigit() else f", layers {layers}"
-    positions = record["positions"].replace("none", "no")
-    padding = 16 if len(copies) > 1 else 6  # room for the names of the copies
-    axes.set_title(f"{short(record['mask'])}{which}: {positions} positions", fontsize=11, pad=padding)
-    places = record["position_ids"] or ["–"] * T
-    if labelled:
-        names = ["$x_t$" if t == "query" else f"${t[0]}_{{{e}}}$" for t, e in zip(tokens, example, strict=True)]
-        axes.set_xticks([i + 0.5 for i in range(T)], [f"{t}\n{p}" for t, p in zip(names, places, strict=True)])
-        axes.set_yticks([i + 0.5 for i in range(T)], names)
-        axes.set_xlabel("seen token, its position below" if record["position_ids"] else "seen token, no positions")
-    else:
-        middle, names = [per_copy * (c + 0.5) for c in copies], [f"copy {c}" for c in copies]
-        axes.set_xticks(middle, names)
-        axes.set_yticks(middle, names, rotation=90, va="center")
-        axes.set_xlabel("seen token")
-    for c in copies:  # lines between the copies, and before the queries
-        axes.axvline(per_copy * (c + 1), color="black", linewidth=0.8)
-        axes.axhline(per_copy * (c + 1), color="black", linewidth=0.8)
-        if labelled and len(copies) > 1:
-            axes.text(per_copy * (c + 0.5), -0.15, f"copy {c}", ha="center", va="bottom", fontsize=8)
 
 
 def curves(records: Records) -> Figure:
@@ -260,6 +207,50 @@ def curve_panel(axes: Axes, lines: Records, methods: Collection[str], scale: Rec
     else:
         axes.set_ylim(0, high * 1.1)
     axes.set(xlabel="examples in the prompt", ylabel=ERROR)
+
+
+def prompt(records: Records) -> Figure:
+    """One prompt: its points, a run's answers along x, thinly its answers to other orders, and the baselines'.
+
+    One column per run and checkpoint, one row per shift and number of examples.
+    """
+    models, methods = run_names(records), {r["method"] for r in records}
+    rows = list(dict.fromkeys((r["shift"], r["examples"]) for r in records))
+    figure, grid = panels(len(models) * len(rows), 4.2, 3.4, len(models), margin=(0.2, 0.7), sharex=True, sharey=True)
+    for axes in grid:
+        axes.set_axis_off()
+    for r in records:
+        axes = grid[rows.index((r["shift"], r["examples"])) * len(models) + [*models].index((r["run"], r["step"]))]
+        axes.set_axis_on()
+        _prompt_panel(axes, r, models[r["run"], r["step"]], methods)
+    # The points and the baselines set the scale: answers that blow up would leave the others no room.
+    heights = [y for r in records for line in (r["ys"], *r["baselines"].values()) for y in line] or [-1, 1]
+    margin = (max(heights) - min(heights)) / 2 + 0.1
+    grid[0].set_ylim(min(heights) - margin, max(heights) + margin)
+    orders = len(records[0]["shuffled"])
+    grey = {"what the model predicts": 2.2, f"the same examples in {orders} other order{'s'[: orders > 1]}": 0.7}
+    entries = {label: Line2D([], [], color="#666666", linewidth=width) for label, width in grey.items()}
+    entries |= {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    return figure
+
+
+def _prompt_panel(axes, r, name, methods):
+    colour, x = look(r["method"], methods)[0], r["grid"]
+    for other in r["shuffled"]:
+        axes.plot(x, other, color=colour, linewidth=0.7, alpha=0.5)
+    axes.plot(x, r["curve"], color=colour, linewidth=2.2)
+    for baseline, line in r["baselines"].items():
+        shade, dashes = BASELINES.get(baseline, ("#888888", (0, (6, 2, 2, 2))))
+        axes.plot(x, line, color=shade, linestyle=dashes, linewidth=1.3, label=baseline)
+    axes.plot(r["xs"], r["ys"], "o", color="white", markeredgecolor=BLACK, markersize=5, label="examples")
+    shift = "" if r["shift"] == "none" else f", {r['shift']}"
+    only = "only " if r["examples"] > r["trained_on"] else ""
+    axes.set_title(f"{name}{shift}: {r['examples']} examples (trained on {only}{r['trained_on']})", fontsize=10)
+    moved = "less than 0.00001" if r["moved"] < 1e-5 else f"up to {r['moved']:.2g}"
+    place = {"xycoords": "axes fraction", "ha": "center", "va": "bottom", "fontsize": 8}
+    axes.annotate(f"shuffled, it moves by {moved}", (0.5, 0.02), **place)
+    axes.set(xlabel="x", ylabel="y")
 
 
 def steps(records: Records) -> Figure:

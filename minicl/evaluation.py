@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ class Prompts:
         lengths = [n for n in self.lengths if n < most]
         check(lengths, f"lengths under shift {self.shift}", min(self.lengths), f"below {most}")
         return task.sample(self.prompts, max(lengths) + 1, self.seed, shift=self.shift, device=device), lengths
+
+    def one(self, lengths: Sequence[int]) -> "Prompts":
+        """The first of these prompts, with other lengths."""
+        return replace(self, prompts=1, lengths=tuple(lengths))
 
 
 def squared_errors(method: Any, task: Task, prompts: Prompts) -> tuple[numpy.ndarray, list[int]]:
@@ -135,6 +139,10 @@ class Evaluation:
         model = runs.load(file, device=auto_device(), trust=self.trust)
         return model if self.window is None else Windowed(model, self.window)
 
+    def method(self, config: Config) -> str:
+        """A run's name in tables and legends."""
+        return config.method if self.window is None else f"{config.method}, last {self.window}"
+
     def results(self) -> list[tuple[Record, numpy.ndarray]]:
         """(record, errors) of every run × step × shift, then of the baselines of every task × shift.
 
@@ -162,9 +170,7 @@ class Evaluation:
 
     def _model(self, run, config, step, file, prompts, model):
         given = depends_on(config, prompts) | {"step": step, "weights": _file_hash(file)}
-        method = config.method
-        if self.window is not None:
-            given, method = given | {"window": self.window}, f"{method}, last {self.window}"
+        given, method = given if self.window is None else given | {"window": self.window}, self.method(config)
 
         def compute():
             print(f"evaluating {run} step {step}, {prompts.shift}", file=sys.stderr, flush=True)
@@ -238,6 +244,9 @@ def _baselines(baselines):
     return tuple(choose("baselines", name, tuple(BASELINES), also=", auto, none") for name in chosen)
 
 
+PROMPT_PLOT = "n_dims = 1: answer one prompt instead, and draw its points, the predicted curves and the shuffled prompt"
+
+
 def add_arguments(parser):
     add_run_arguments(parser)
     parser.add_argument("--shifts", default="none", metavar="S,S,…", help=f"all, none, or {', '.join(SHIFTS)} (none)")
@@ -246,18 +255,23 @@ def add_arguments(parser):
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
     parser.add_argument("--window", type=int, metavar="N", help="show the models only the last N examples")
     parser.add_argument("--order", action="store_true", help="measure order sensitivity at the training length instead")
-    parser.add_argument("--permutations", type=int, default=16, help="--order: random orders of each prompt (16)")
+    parser.add_argument("--prompt-plot", metavar="FILE", help=PROMPT_PLOT)
+    parser.add_argument("--permutations", type=int, default=16, help="random orders: --order, --prompt-plot (16)")
     parser.add_argument("--tolerance", type=float, default=0.1, help="--order: a change beyond it counts (0.1)")
 
 
 def run(args):
-    from minicl import draw, order, report
+    from minicl import draw, order, prompt, report
 
     check_run_arguments(args)
+    _check_one_picture(args)
     names = ("shifts", "lengths", "max_examples", "checkpoints", "baselines", "prompts", "seed")
     names += ("window", "threads", "trust")
     evaluation = Evaluation(args.runs, **{name: getattr(args, name) for name in names})
-    if args.order:
+    if args.prompt_plot is not None:
+        records = prompt.of_runs(evaluation, args.lengths, args.permutations)
+        text, picture = prompt.table, draw.prompt
+    elif args.order:
         records = order.of_runs(evaluation, args.prompts, args.permutations, args.tolerance, args.seed)
         text, picture = order.table, draw.order
     else:
@@ -266,6 +280,18 @@ def run(args):
         records += evaluation.over_seeds(records)
         text, picture = functools.partial(report.table, evaluation, results), draw.curves
     print(json.dumps(records) if args.json else text(records))
-    if args.plot is not None:
-        draw.save(picture(records), args.plot)
+    file = args.plot if args.prompt_plot is None else args.prompt_plot
+    if file is not None:
+        draw.save(picture(records), file)
     return 0
+
+
+def _check_one_picture(args):
+    """--prompt-plot is a measurement of its own: it goes with no other."""
+    if args.prompt_plot is not None:
+        from minicl import draw
+
+        draw.check_ending(args.prompt_plot)
+        for flag in ("plot", "order", "max_examples"):
+            beside = f"--{flag.replace('_', '-')} beside it"
+            check(not getattr(args, flag), "prompt-plot", beside, "--lengths, --seed, --permutations, --shifts")

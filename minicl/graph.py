@@ -136,17 +136,32 @@ def shown_after(
     return None
 
 
-def label_path(layout: Layout, layers: int, i: int) -> tuple[int, list[int]]:
-    """(the layer at which label i first reaches prediction i, the tokens on its way there)."""
+def label_spread(layout: Layout, layers: int, i: int) -> list[dict[int, int | None]]:
+    """How label i gets around: after 0, 1, … layers, {token that hears of it for the first time: from which token}.
+
+    It ends with the layer at which prediction i has heard of it.
+    """
     goal = int(layout.context[i])
     starts = ((layout.tokens.example == i) & layout.tokens.is_label).nonzero()[:, 0].tolist()
-    came_from, layer = dict.fromkeys(starts), 0
-    while goal not in came_from:
-        mask, layer = layout.masks(layers)[layer], layer + 1
-        reached = [(k, q) for k in list(came_from) for q in mask[:, k].nonzero()[:, 0].tolist() if q not in came_from]
-        for k, q in reached:
-            came_from.setdefault(q, k)
-    path = [goal]
+    spread, heard = [dict.fromkeys(starts)], set(starts)
+    for mask in layout.masks(layers):
+        if goal in heard:
+            break
+        new = {}
+        for k in (token for earlier in spread for token in earlier):
+            for q in mask[:, k].nonzero()[:, 0].tolist():
+                if q not in heard:
+                    new.setdefault(q, k)
+        spread.append(new)
+        heard |= new.keys()
+    return spread
+
+
+def label_path(layout: Layout, layers: int, i: int) -> tuple[int, list[int]]:
+    """(the layer at which label i first reaches prediction i, the tokens on its way there)."""
+    spread = label_spread(layout, layers, i)
+    came_from = {token: source for new in spread for token, source in new.items()}
+    path = [int(layout.context[i])]
     while came_from[path[-1]] is not None:
         path.append(came_from[path[-1]])
-    return layer, path[::-1]
+    return len(spread) - 1, path[::-1]

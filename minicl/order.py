@@ -5,12 +5,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minicl.checks import check_int, check_number
 from minicl.devices import device_of, use_threads
 from minicl.rng import Random
 from minicl.tasks import Task
 from minicl.text import columns
+
+
+def random_orders(n: int, prompts: int, permutations: int, seed: int) -> Tensor:
+    """(permutations, prompts, n): random orders of the examples of each prompt."""
+    random = Random((seed, 3), prompts)
+    return torch.stack([random.choice(f"order {i}", n, n) for i in range(permutations)])
 
 
 @torch.inference_mode()
@@ -31,9 +38,8 @@ def sensitivity(
     check_int("permutations", permutations, least=2)
     check_number("tolerance", tolerance, above=True)
     p = task.sample(prompts, n + 1, seed, device=device_of(model))
-    random, rows = Random((seed, 3), prompts), torch.arange(prompts).unsqueeze(1)
-    orders = [random.choice(f"order {i}", n, n) for i in range(permutations)]
-    given = [torch.arange(n).expand(prompts, n), *orders]
+    rows = torch.arange(prompts).unsqueeze(1)
+    given = [torch.arange(n).expand(prompts, n), *random_orders(n, prompts, permutations, seed)]
     answers = torch.stack([model(p.xs[rows, o], p.ys[rows, o], p.queries[:, n:]).query[:, 0] for o in given]).double()
     answers /= math.sqrt(task.normaliser)
     moved = (answers[1:] - answers[0]).abs()
@@ -58,8 +64,7 @@ def of_runs(evaluation, prompts: int, permutations: int, tolerance: float, seed:
                 given = (config.task, config.data.examples, prompts, permutations, tolerance, seed)
                 measured = sensitivity(model, *given)
             own = {"positions": config.model.resolved_positions, "train_seed": config.train.seed}
-            method = config.method if evaluation.window is None else f"{config.method}, last {evaluation.window}"
-            records.append({"run": run, "step": step, "method": method, **own, **measured})
+            records.append({"run": run, "step": step, "method": evaluation.method(config), **own, **measured})
     return records
 
 

@@ -209,29 +209,58 @@ def add_arguments(parser):
         metavar="N,N,…",
         help="after these layers; 0: embedding (quarters of the depth)",
     )
-    parser.add_argument("--prompts", type=int, default=1024, help="prompts to fit on (1024)")
+    parser.add_argument("--prompts", type=int, help="prompts to fit on (1024), or to average attention over (64)")
     parser.add_argument("--fit", choices=("ridge", "gradient"), default="ridge", help="closed form, or trained (ridge)")
+    also = (
+        "draw how much tokens take from each other instead, in every head of --at-layers, with --lengths N examples (4)"
+    )
+    parser.add_argument("--attention", metavar="FILE", help=also)
 
 
 def run(args):
     from minicl import draw
 
     check_run_arguments(args)
+    if args.attention is not None:
+        return _attention(args)
     records, work = [], []
     for folder in args.runs:
         config = runs.read_config(folder, args.trust)
         check_layers(folder, config, args.at_layers)
         lengths = choose_lengths(folder, config, args.lengths, longest_from(args.max_examples), USUAL_LENGTHS)
         work += [(folder, config, lengths, step) for step in choose_checkpoints(folder, args.checkpoints)]
+    prompts = 1024 if args.prompts is None else args.prompts
     parts = sum(2 * len(SEEDS) * len(groups_of(lengths)) for _, _, lengths, _ in work)
     with Progress(parts) as progress:
         for folder, config, lengths, step in work:
             with use_threads(args.threads or config.machine.threads):
                 begin = partial(lambda where, text: progress(f"{where}: {text}"), f"{folder} step {step}")
-                records += of_run(folder, lengths, args.at_layers, args.prompts, args.fit, step, args.trust, begin)
+                records += of_run(folder, lengths, args.at_layers, prompts, args.fit, step, args.trust, begin)
     print(json.dumps(records) if args.json else table(records))
     if args.plot is not None:
         draw.save(draw.probes(records), args.plot)
+    return 0
+
+
+def _attention(args):
+    from minicl import attention, draw, draw_masks
+
+    draw.check_ending(args.attention)
+    for flag in ("plot", "max_examples"):
+        beside = f"--{flag.replace('_', '-')} beside it"
+        check(getattr(args, flag) is None, "attention", beside, "--at-layers, --lengths, --prompts, --checkpoints")
+    one = args.lengths is None or len(args.lengths) == 1
+    check(one, "lengths with --attention", f"{len(args.lengths or ())} numbers", "one number")
+    n, prompts = args.lengths[0] if args.lengths else None, 64 if args.prompts is None else args.prompts
+    records = []
+    for folder in args.runs:
+        config = runs.read_config(folder, args.trust)
+        choose_lengths(folder, config, args.lengths, None)  # refuses more examples than there are positions for
+        for step in choose_checkpoints(folder, args.checkpoints):
+            with use_threads(args.threads or config.machine.threads):
+                records += attention.of_run(folder, args.at_layers, n, prompts, step, args.trust)
+    print(json.dumps(records) if args.json else attention.table(records))
+    draw.save(draw_masks.attention(records), args.attention)
     return 0
 
 

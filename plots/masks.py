@@ -1,5 +1,5 @@
 """Draw masks side by side: minicl audit --json | python plots/masks.py - -o masks.png"""
 
-from minicl import draw
+from minicl import draw, draw_masks
 
-draw.script(draw.masks, __doc__)
+draw.script(draw_masks.masks, __doc__)

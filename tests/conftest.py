@@ -23,7 +23,7 @@ MASKS = tuple(name for name, s in STRATEGIES.items() if not s.average)  # what a
 
 def pytest_collection_modifyitems(items):
     """The longest files first, so that no process is left alone with one at the end."""
-    first = ("test_study.py", "test_devices.py", "test_propositions.py")
+    first = ("test_study.py", "test_devices.py", "test_propositions.py", "test_notebook.py")
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 

@@ -7,7 +7,7 @@ from conftest import EVERY, MASKS, assert_one_line, random_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicl import audit, draw, strategy
+from minicl import audit, draw_masks, strategy
 from minicl.auditing import numeric, symbolic
 from minicl.masks import STRATEGIES, Strategy, layout
 
@@ -79,6 +79,37 @@ def test_leaks_begin_at_a_depth_and_name_their_path(mask, depth, path):
     record = audit(mask, layers=depth)
     assert not record["no_leak"]
     assert record["counterexamples"]["no_leak"].endswith(f"in {depth} layer(s): {path}")
+
+
+def test_the_record_of_a_leak_tells_its_path_layer_by_layer():
+    """Each step of the path is one that the layer's mask allows, from a token that has heard of the label before."""
+    for record in (
+        audit("prefix"),
+        audit("saicl"),
+        audit("boe", copies=2),
+        audit(late, layers=5),
+        audit("prefix_others"),
+    ):
+        path, tokens = record["leak"]["path"], record["tokens"]
+        assert tokens[path[0]].startswith("y1") and tokens[path[-1]].startswith("x1")
+        heard = {i for i, token in enumerate(tokens) if token.startswith("y1")}
+        for step in record["leak"]["steps"]:
+            assert all(step["sees"][h["token"]][h["from"]] == "1" and h["from"] in heard for h in step["hears"])
+            heard |= {h["token"] for h in step["hears"]}
+        assert path[-1] in heard and path[-1] in {h["token"] for h in step["hears"]}
+    assert [step["layer"] for step in audit(late, layers=5)["leak"]["steps"]] == [1, 2, 3]
+    assert audit("invicl")["leak"] is None and audit("batchicl")["leak"] is None
+
+
+def test_leaks_are_drawn_and_their_absence_is_said(cli, tmp_path):
+    result = cli("audit", "--masks", "prefix_others,boe", "--layers", 2, "--leak-plot", "leak.png", "--json")
+    said = "boe: no label reaches its own prediction in 2 layer(s): there is no leak to draw\n"
+    assert result.returncode == 0 and result.stderr == said + "wrote leak.png\n"
+    assert [bool(r["leak"]) for r in json.loads(result.stdout)] == [True, False]
+    assert (tmp_path / "leak.png").stat().st_size > 5000
+    alone = cli("audit", "--mask", "boe", "--layers", 2, "--leak-plot", "none.png")
+    assert alone.returncode == 0 and alone.stderr == said and not (tmp_path / "none.png").exists()
+    assert_one_line(cli("audit", "--mask", "prefix", "--leak-plot", "leak.txt"), "leak.txt", ".png")
 
 
 def test_mask_and_positions_are_both_needed_for_invariance():
@@ -206,14 +237,14 @@ def test_record_draws_the_mask_the_right_way_round():
     record = audit("ar", layers=1, examples=2)
     assert record["sees"] == ["10000", "11000", "11100", "11110", "11111"]
     assert record["tokens"] == ["x1", "y1", "x2", "y2", "query"] and record["position_ids"] == [0, 1, 2, 3, 4]
-    (axes,) = draw.masks([record]).axes
+    (axes,) = draw_masks.masks([record]).axes
     cells = axes.collections[0].get_array().reshape(5, 5)
     assert [(row > 0).tolist() for row in cells] == [[c == "1" for c in row] for row in record["sees"]]
     assert axes.get_ylim() == (5, 0), "the first token is at the top"
 
 
 def test_layers_that_differ_are_drawn_side_by_side():
-    first, second = draw.masks([audit(late, layers=5)]).axes
+    first, second = draw_masks.masks([audit(late, layers=5)]).axes
     assert "1–2" in first.get_title() and "3–5" in second.get_title()
 
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import assert_one_line
 from matplotlib.colors import to_hex
 
-from minicl import draw, stats, train
+from minicl import draw, draw_masks, stats, train
 from minicl.checks import InputError
 from minicl.study import pictures
 
@@ -20,9 +20,10 @@ TINY |= {"steps": 20, "log_every": 10, "save_every": 10, "validate": 16, "thread
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Three tiny runs: ar with two seeds, and invicl."""
+    """Tiny runs: ar with two seeds, invicl, and one in one dimension."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, settings in {"ar": {}, "ar1": {"seed": 1}, "invicl": {"mask": "invicl"}}.items():
+    kinds = {"ar": {}, "ar1": {"seed": 1}, "invicl": {"mask": "invicl"}, "line": {"n_dims": 1, "steps": 10}}
+    for name, settings in kinds.items():
         train(out=folder / name, **(TINY | settings))
     return folder
 
@@ -54,6 +55,9 @@ def shots(runs):
         "order": ["evaluate", runs / "ar", runs / "invicl", "--order", *some],
         "probes": ["probe", runs / "ar", runs / "invicl", "--prompts", 32, "--lengths", "0,4,6"],
         "theory": ["theory", *some],
+        "prompt": ["evaluate", runs / "line", "--prompt-plot", "as-asked.pdf", "--lengths", "2,6"],
+        "leak": ["audit", "--masks", "saicl,invicl", "--layers", 2, "--examples", 3],
+        "attention": ["probe", runs / "invicl", "--attention", "as-asked.pdf", "--prompts", 4],
     }
 
 
@@ -83,7 +87,7 @@ def test_a_picture_that_cannot_be_written_is_one_line(cli, plot, tmp_path, capsy
     assert plot("curves", "gone.json", "-o", "c.gif") == 2
     assert "c.gif: its ending: got '.gif', allowed: .png, .pdf, .svg" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"no/c\.png: cannot be written: No such file"):
-        draw.save(draw.masks([MASK]), tmp_path / "no" / "c.png")
+        draw.save(draw_masks.masks([MASK]), tmp_path / "no" / "c.png")
     assert_one_line(cli("evaluate", "run", "--plot", "c.gif"), "c.gif", ".png")
 
 
@@ -160,7 +164,7 @@ def cells(axes, T):
 
 
 def test_a_mask_is_drawn_the_right_way_round():
-    (axes,) = draw.masks([MASK]).axes
+    (axes,) = draw_masks.masks([MASK]).axes
     own, other, asked = 1, 2, 3
     assert cells(axes, 5) == [
         [own, 0, 0, 0, 0],
@@ -177,7 +181,7 @@ def test_a_mask_is_drawn_the_right_way_round():
 def test_a_mask_that_sees_the_query_and_one_without_positions():
     saicl = MASK | {"mask": "saicl", "sees": ["10001", "11001", "00101", "00111", "11111"]}
     nope = MASK | {"mask": "dir/my.py:mine", "positions": "none", "position_ids": None}
-    first, second = draw.masks([saicl, nope]).axes
+    first, second = draw_masks.masks([saicl, nope]).axes
     assert [row[4] for row in cells(first, 5)] == [4, 4, 4, 4, 3]
     assert second.get_title() == "mine: no positions" and second.get_xlabel() == "seen token, no positions"
 
@@ -186,7 +190,7 @@ def test_a_mask_that_differs_from_layer_to_layer_has_a_panel_for_each_group_of_l
     deep = ["10000", "11000", "00100", "00110", "11111"]
     groups = [{"layers": "1–3", "sees": MASK["sees"]}, {"layers": "4", "sees": deep}]
     layered = MASK | {"mask": "my.py:deep", "by_layer": groups}
-    first, second, third = draw.masks([layered, MASK | {"by_layer": []}]).axes
+    first, second, third = draw_masks.masks([layered, MASK | {"by_layer": []}]).axes
     assert first.get_title() == "deep, layers 1–3: absolute positions"
     assert second.get_title() == "deep, layer 4: absolute positions"
     assert third.get_title() == "ar: absolute positions"
@@ -199,12 +203,77 @@ def test_the_copies_of_a_context_are_named(n, labelled):
     tokens = [f"{t}{i}{mark}" for mark in ("", "'") for i in range(1, n + 1) for t in "xy"] + ["query"]
     T = len(tokens)
     two = MASK | {"copies": 2, "tokens": tokens, "position_ids": [0] * T, "sees": ["1" * T] * T}
-    (axes,) = draw.masks([two]).axes
+    (axes,) = draw_masks.masks([two]).axes
     names = axes.texts if labelled else axes.get_xticklabels()
     assert [t.get_text() for t in names] == ["copy 0", "copy 1"]
     edges = [line.get_xdata()[0] for line in axes.get_lines() if line.get_xdata()[0] == line.get_xdata()[1]]
     assert edges == [2 * n, 4 * n], "between the copies, and before the query"
     assert cells(axes, T)[0][2 * n] == 1, "the other copy of an example is its own example"
+
+
+def test_a_prompt_shows_points_curve_and_shuffles():
+    same = {"shift": "none", "trained_on": 2, "grid": [0, 1], "xs": [0.5, 0.7], "ys": [0.1, 0.2], "moved": 0.3}
+    same |= {"step": 5, "curve": [0.0, 0.4], "shuffled": [[0.1, 0.5], [0.0, 0.1]], "baselines": {"optimal": [0.0, 0.3]}}
+    ar = same | {"run": "a", "method": "ar", "examples": 2}
+    long = same | {"run": "b", "method": "invicl", "examples": 3}
+    figure = draw.prompt([ar, long])
+    first, gap, empty, second = figure.axes
+    assert (first.get_title(), second.get_title()) == (
+        "ar: 2 examples (trained on 2)",
+        "invicl: 3 examples (trained on only 2)",
+    )
+    assert not gap.axison and not empty.axison, "each run was asked with another number of examples"
+    lines = lines_of(first)
+    assert list(lines["optimal"].get_ydata()) == [0.0, 0.3] and list(lines["examples"].get_xdata()) == [0.5, 0.7]
+    drawn = {width: [line for line in first.get_lines() if line.get_linewidth() == width] for width in (0.7, 2.2)}
+    assert [list(line.get_ydata()) for line in drawn[0.7]] == [[0.1, 0.5], [0.0, 0.1]]
+    assert [list(line.get_ydata()) for line in drawn[2.2]] == [[0.0, 0.4]]
+    colours = [{to_hex(line.get_color()) for line in axes.get_lines()[:3]} for axes in (first, second)]
+    assert colours == [{draw.ORANGE.lower()}, {draw.BLUE.lower()}]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["what the model predicts", "the same examples in 2 other orders", "optimal", "examples"]
+    assert first.texts[0].get_text() == "shuffled, it moves by up to 0.3"
+    still, again = draw.prompt([ar | {"moved": 1e-6}, ar | {"run": "x/c"}]).axes
+    assert still.texts[0].get_text() == "shuffled, it moves by less than 0.00001"
+    assert again.get_title() == "c, step 5: 2 examples (trained on 2)", "two runs of one method"
+
+
+def test_a_leak_frames_the_steps_of_its_path():
+    sees = ["10001", "11001", "00101", "00111", "11111"]
+    steps = [
+        {"layer": 1, "sees": sees, "hears": [{"token": 4, "from": 1}]},
+        {"layer": 2, "sees": sees, "hears": [{"token": q, "from": 4} for q in (0, 2, 3)]},
+    ]
+    record = MASK | {"mask": "saicl", "leak": {"path": [1, 4, 0], "steps": steps}}
+    figure = draw_masks.leak([MASK | {"leak": None}, record])
+    frames = [[p.get_xy() for p in axes.patches if p.get_linewidth() == 2.5] for axes in figure.axes]
+    assert frames == [[(1, 4)], [(4, 0)]], "column: what is seen; row: who looks"
+    veils = [axes.images[0].get_array()[..., 3] for axes in figure.axes]
+    strong = [{(k, q) for q in range(5) for k in range(5) if veil[q, k] == 0} for veil in veils]
+    assert strong == [{(1, 1), (1, 4)}, {(1, 1), (1, 4), *((4, q) for q in range(5))}]
+    assert [axes.get_title() for axes in figure.axes] == [
+        "saicl, layer 1: the query $x_t$ sees $y_{1}$\n1 more token hears of $y_{1}$",
+        "saicl, layer 2: $x_{1}$ sees the query $x_t$\nso it has heard of its own label $y_{1}$: a leak",
+    ]
+    with pytest.raises(InputError, match="no leak to draw"):
+        draw_masks.leak([MASK | {"leak": None}])
+
+
+def test_attention_leaves_masked_cells_empty():
+    sees = [[c == "1" for c in row] for row in MASK["sees"]]
+    weights = [[s / sum(row) for s in row] for row in sees]
+    record = {"run": "r", "step": 1, "method": "ar", "layer": 2, "head": 1, "prompts": 3, "copies": 1}
+    record |= {"tokens": MASK["tokens"], "sees": sees, "attention": weights}
+    first, missing, second, third, bar = draw_masks.attention(
+        [record, record | {"run": "s"}, record | {"run": "s", "head": 2}]
+    ).axes
+    shown = first.collections[0].get_array().reshape(5, 5)
+    assert [[bool(cell) for cell in row] for row in ~shown.mask] == sees
+    assert shown[3].compressed().tolist() == [0.25] * 4 and first.get_ylim() == (5, 0)
+    assert first.patch.get_hatch() and first.get_title() == "r, step 1, layer 2, head 1", "two runs of one method"
+    assert not missing.axison and second.axison and third.get_title().endswith("head 2")
+    assert "mean over 3 prompts" in bar.get_ylabel()
+    assert draw_masks.attention([record]).axes[0].get_title() == "ar, layer 2, head 1"
 
 
 def record_of_race(mask):

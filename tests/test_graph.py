@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import EVERY, random_table
 
-from minicl.graph import dependencies, inputs, label_path, reach, sees, shown_after, swap
+from minicl.graph import dependencies, inputs, label_path, label_spread, reach, sees, shown_after, swap
 from minicl.masks import Strategy, layout
 
 
@@ -132,3 +132,10 @@ def test_the_path_of_a_label_waits_for_the_layer_that_lets_it_through():
 def test_the_path_of_a_label_starts_at_any_copy():
     layer, path = label_path(layout("boe", 2, 1, copies=2), 3, 0)
     assert (layer, path) == (1, [1, 4]), "copy 1's x sees copy 0's y"
+
+
+def test_the_spread_of_a_label_names_who_hears_of_it_and_from_whom():
+    y1, query = 1, 4
+    assert label_spread(layout("saicl", 2, 1), 12, 0) == [{y1: None}, {query: y1}, {0: query, 2: query, 3: query}]
+    assert label_spread(layout("prefix", 2, 1), 12, 0) == [{y1: None}, {0: y1, 2: y1, 3: y1, query: y1}]
+    assert label_spread(layout("boe", 2, 1), 2, 0) == [{y1: None}, {query: y1}, {}], "it never gets to x1"
