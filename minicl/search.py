@@ -104,7 +104,7 @@ def _confirm(args):
     if missing:
         shelf.prepare()
         try:
-            failed = carry_out(shelf, confirm.SCALE, missing, args.jobs, _say, estimator(shelf, runs))
+            failed, _ = carry_out(shelf, confirm.SCALE, missing, args.jobs, _say, estimator(shelf, runs))
         except Stopped as stopped:
             _say("stopped; the same command goes on from here")
             return 128 + stopped.args[0]
