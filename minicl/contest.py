@@ -141,19 +141,23 @@ class Contest:
     """A race in a folder: the log of its results, and the processes that train."""
 
     def __init__(self, out: str | Path, jobs: int):
-        self.out, self.jobs, self.results = Path(out), jobs, {}
+        self.out, self.jobs, self.results, self.offsets = Path(out), jobs, {}, {}
         self.read()
 
     def read(self) -> None:
-        """All results that were ever written here. A last line that was cut off is as good as none."""
+        """The results that were written here since the last look. A line that is cut off is as good as none."""
         for file in sorted(self.out.glob("results-*.jsonl")):
-            for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-                if line.endswith("\n"):
-                    try:
-                        kept = json.loads(line)
-                        self.results[Trial(**kept["trial"])] = kept["result"]
-                    except (ValueError, KeyError, TypeError) as error:
-                        raise InputError(f"results: got {file}: {error}, allowed: lines that minicl wrote") from error
+            with file.open("rb") as log:
+                log.seek(self.offsets.get(file, 0))
+                new = log.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self.offsets[file] = self.offsets.get(file, 0) + len(whole)
+            for line in whole.splitlines():
+                try:
+                    kept = json.loads(line)
+                    self.results[Trial(**kept["trial"])] = kept["result"]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise InputError(f"results: got {file}: {error}, allowed: lines that minicl wrote") from error
 
     def hold(self, trials: Sequence[Trial], begin: Progress) -> dict[str, Result]:
         """{mask: result} of all trials, those that are missing trained by processes side by side."""
