@@ -76,13 +76,22 @@ class Trial:
 @lru_cache(maxsize=8192)
 def on_context(mask: str) -> bool:
     """Whether a mask's context predictions are trained on: they hear other labels, and not their own, at any depth."""
+    if of_class(mask):
+        number, copies = kinds.parse(mask)
+        no_leak, informed, _ = kinds.context_hears(numpy.array([number]), copies)
+        return bool(no_leak[0] and informed[0])
     found = certificates(mask)
     return found["no_leak"] and found["informed"]
 
 
+def of_class(mask: str) -> bool:
+    """Whether a mask is named by its kinds, and is the same in all layers."""
+    return mask.startswith(tuple(f"{word}:" for word in kinds.WORDS)) and "/" not in mask
+
+
 def certificates(mask: str) -> dict[str, bool]:
     """What a mask guarantees: by its kinds if it is of the class, else by its graph on tokens."""
-    if mask.startswith(tuple(f"{word}:" for word in kinds.WORDS)) and "/" not in mask:
+    if of_class(mask):
         number, copies = kinds.parse(mask)
         certified = kinds.certify(numpy.array([number]), copies)
         return {"invariant": True, **{name: bool(value[0]) for name, value in certified._asdict().items()}}
@@ -222,7 +231,7 @@ def entrants(need: Sequence[str], copies: Sequence[int]) -> list[str]:
     names = []
     for count in copies:
         masks = numpy.arange(1 << len(kinds.choices(count)))
-        certified = kinds.certify(masks, count)
+        certified = kinds.certify_all(count)
         chosen = _have(certified, need) & (count == 1 or certified.no_leak & certified.informed)
         names += [kinds.name_of(int(mask), count) for mask in numpy.unique(kinds.reduced(masks[chosen], count))]
     return names

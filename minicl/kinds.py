@@ -213,14 +213,24 @@ def _reach(sees, every):
 
 def certify(masks: numpy.ndarray, copies: int) -> Certificates:
     """The certificates of these masks, by reasoning on kinds instead of tokens."""
-    every, sees = kinds(copies), _bits(masks, copies)
-    heard = _reach(sees, every)
+    return Certificates(*context_hears(masks, copies), _paired(_bits(masks, copies), kinds(copies)))
+
+
+@lru_cache
+def certify_all(copies: int) -> Certificates:
+    """The certificates of every mask of the class."""
+    return certify(numpy.arange(1 << len(choices(copies))), copies)
+
+
+def context_hears(masks: numpy.ndarray, copies: int) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]:
+    """Of whom context predictions hear: not their own label (no leak), other labels (informed), other examples."""
+    every = kinds(copies)
+    heard = _reach(_bits(masks, copies), every)
     x = every[-2]  # where context predictions are read
     labels, inputs = every[1::2], every[::2]
     leak = numpy.logical_or.reduce([heard[x, y, False] for y in labels])
     informed = numpy.logical_or.reduce([heard[x, y, True] for y in labels])
-    interdependent = informed | numpy.logical_or.reduce([heard[x, other, True] for other in inputs])
-    return Certificates(~leak, informed, interdependent, _paired(sees, every))
+    return ~leak, informed, informed | numpy.logical_or.reduce([heard[x, other, True] for other in inputs])
 
 
 PRIME = (1 << 31) - 1
@@ -301,7 +311,7 @@ BUILT_IN |= {INVICL: "invicl"}
 def count(copies: int) -> dict:
     """Every mask of the class: how many there are of each sort, and which leak-free ones are maximal."""
     masks = numpy.arange(1 << len(choices(copies)))
-    certified = certify(masks, copies)
+    certified = certify_all(copies)
     largest = maximal(certified.no_leak, copies)
     useful = certified.no_leak & certified.informed
     record = {

@@ -56,23 +56,33 @@ def test_the_same_steps_give_the_same_result(raced):
 
 
 def test_equal_time_gives_cheaper_masks_more_steps(tmp_path, monkeypatch):
-    """Eight masks of one copy share a second; a step takes what the clock says, which is asked once for each shape."""
-    asked = []
+    """A step takes what the clock says. It is asked once for each shape, and what it said is kept."""
+    asked, seconds = [], {"one": 0.01, "two": 0.02}
 
     def clock(masks, *_):
         asked.append(sorted(masks))
-        return dict.fromkeys(masks, 0.005)
+        return {mask: seconds[mask[:3]] for mask in masks}
+
+    def hold(self, trials, begin):
+        return {trial.mask: {"error": {"4": 1.0, "10": trial.steps}} for trial in trials}
 
     monkeypatch.setattr(contest, "step_seconds", clock)
-    rankings = contest.race(tmp_path, budget=9 / 60, jobs=1, need=("no_leak",), copies=(1,))
-    assert len(asked) == 1 and len(asked[0]) == 1 and len(rankings[0]) == 8
-    assert all(result["steps"] == round(9 / 8 / 0.005) for _, result in rankings[0])
-    again = contest.race(tmp_path, budget=9 / 60, jobs=1, need=("no_leak",), copies=(1,))
-    assert again == rankings and len(asked) == 1, "the clock is kept, so the steps stay the same"
+    monkeypatch.setattr(contest.Contest, "hold", hold)
+    need = ("no_leak", "interdependent")
+    rankings = contest.race(tmp_path, budget=100, jobs=1, need=need)
+    steps = {(m[:3], result["steps"]) for m, result in rankings[0]}
+    assert len(steps) == 2 and max(steps)[1] == pytest.approx(min(steps)[1] / 2, abs=1), (
+        "twice as many at half the time"
+    )
+    rounds = len(asked)
+    assert [len(masks) for masks in asked[:2]] == [2, 1], "one of each shape: then those that train on queries only"
+    assert contest.race(tmp_path, budget=100, jobs=1, need=need) == rankings and len(asked) == rounds
+    few = contest.race(tmp_path / "few", budget=1, jobs=1, need=("no_leak",), copies=(1,))
+    assert [len(r) for r in few] == [8] and contest.agreement(few) == [], "eight masks race once"
 
 
 def test_a_step_of_two_copies_takes_longer():
-    seconds = contest.step_seconds(["one:y-Y", kinds.INVICL], "linear", "tiny", 0)
+    seconds = contest.step_seconds(["one:y-Y", kinds.INVICL], "linear", "scout", 0)
     assert set(seconds) == {"one:y-Y", kinds.INVICL} and min(seconds.values()) > 0
 
 
@@ -109,11 +119,6 @@ def test_a_run_that_fails_is_last():
     assert contest.score({"error": {"4": float("nan"), "10": 1.0}}) == float("inf")
     good, bad = ({"error": {"4": e, "10": e}} for e in (0.1, 0.5))
     assert contest.score(good) < contest.score(bad)
-
-
-def test_few_masks_race_once(cli):
-    found = json.loads(cli("search", "--copies", 1, "--need", "no_leak", "--steps", 2, "--out", "few", "--json").stdout)
-    assert [len(r) for r in found["rounds"]] == [8] and found["agreement"] == []
 
 
 def test_rounds_keep_a_third():
