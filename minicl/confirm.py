@@ -12,6 +12,7 @@ from typing import Any
 from minicl import contest, kinds
 from minicl.auditing import audit
 from minicl.checks import check
+from minicl.devices import use_threads
 from minicl.masks import get_strategy
 from minicl.study.evidence import Error, Evidence, Missing, lower, ratio
 from minicl.study.numbers import Shelf
@@ -72,7 +73,8 @@ def step_times(shelf: Shelf, masks: Sequence[str], task: str, repeats: int = 9) 
 
     def compute():
         training = {m: contest.Trial(m, task, "small", 0, 1000).training() for m in every}
-        seconds = take_turns({m: t.update for m, t in training.items()}, repeats, warmup=2)
+        with use_threads(1):
+            seconds = take_turns({m: t.update for m, t in training.items()}, repeats, warmup=2)
         return {m: {"seconds": quartiles(s)[1], "ratio": time_ratio(s, seconds[REFERENCE])} for m, s in seconds.items()}
 
     return shelf.keep(f"steps {task}", given, compute)

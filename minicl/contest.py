@@ -27,7 +27,7 @@ from minicl.answers import answers
 from minicl.auditing import symbolic
 from minicl.checks import InputError, check
 from minicl.config import Config
-from minicl.devices import Devices
+from minicl.devices import Devices, use_threads
 from minicl.masks import get_strategy, layout
 from minicl.progress import Progress
 from minicl.stats import rank_correlation
@@ -38,7 +38,7 @@ CARRIED = 4  # of those that a round drops, drawn at random, go on too: they tel
 STAGED = 3  # the best so many are also tried one after the other: one in the first half of the layers, one in the rest
 GUIDED, GENERATIONS, PARENTS = 0.2, 4, 10  # share of the first round; how often; whose neighbours
 FIRST = 2  # the first round has this many times the time of each other round: most masks are only in it
-LEAST = 1.0  # seconds of training in the first round: less says nothing
+LEAST = 100  # steps of each mask in the first round: fewer say nothing
 TIMED, WARM = 15, 3  # updates that a step's time is the median of, and those before
 ASKED = 512  # prompts that an error is measured on
 SCOUT = {
@@ -138,11 +138,12 @@ def step_seconds(masks: Iterable[str], task: str, size: str, seed: int) -> dict[
     """{mask: seconds of processor time in a step}, the masks taking turns."""
     training = {mask: Trial(mask, task, size, seed, 1000).training() for mask in masks}
     seconds = {mask: [] for mask in training}
-    for _ in range(WARM + TIMED):  # the same prompt lengths for all: those are functions of seed and step
-        for mask, each in training.items():
-            start = time.process_time()
-            each.update()
-            seconds[mask].append(time.process_time() - start)
+    with use_threads(1):  # as the processes that train
+        for _ in range(WARM + TIMED):  # the same prompt lengths for all: those are functions of seed and step
+            for mask, each in training.items():
+                start = time.process_time()
+                each.update()
+                seconds[mask].append(time.process_time() - start)
     return {mask: statistics.median(times[WARM:]) for mask, times in seconds.items()}
 
 
@@ -302,10 +303,6 @@ def race(
     sizes = [first, *(kept + carried for _, kept in plan[:-1])]
     sizes[-1] += STAGED * (STAGED - 1) * (len(plan) > 1)
     share = 0.0 if steps else 60 * budget * jobs / (len(plan) - 1 + FIRST)
-    enough = math.ceil(LEAST * first * (len(plan) - 1 + FIRST) / FIRST / 60 / jobs)
-    check(
-        steps or share * FIRST / first >= LEAST, "budget", f"{budget} minutes", f"at least {enough} for {first} masks"
-    )
     Path(out).mkdir(parents=True, exist_ok=True)
     contest, rankings, seen = Contest(out, jobs), [], set(names)
     with Progress(sum(sizes)) as begin:
@@ -314,7 +311,11 @@ def race(
 
             def held(masks, size=size, each=each, i=i):
                 clock = {} if steps else contest.clock(masks, task, size, seed)
-                count = {m: steps * (1 + i) if steps else max(20, round(each / clock[m])) for m in masks}
+                count = {m: steps * (1 + i) if steps else round(each / clock[m]) for m in masks}
+                if i == 0 and not steps:
+                    enough = math.ceil(budget * LEAST * max(clock.values()) / each)
+                    ok, allowed = min(count.values()) >= LEAST, f"at least {enough} for {first} masks on this machine"
+                    check(ok, "budget", f"{budget:g} minutes", allowed)
                 results = contest.hold([Trial(m, task, size, seed, count[m]) for m in masks], begin)
                 return {m: results[m] | {"steps": count[m], "step_seconds": clock.get(m)} for m in masks}
 
