@@ -57,7 +57,7 @@ def test_the_same_steps_give_the_same_result(raced):
 
 def test_equal_time_gives_cheaper_masks_more_steps(tmp_path, monkeypatch):
     """A step takes what the clock says. It is asked once for each shape, and what it said is kept."""
-    asked, seconds = [], {"one": 0.01, "two": 0.02}
+    asked, seconds = [], {"one": 0.005, "two": 0.01}
 
     def clock(masks, *_):
         asked.append(sorted(masks))
