@@ -9,7 +9,9 @@ function certificate(s) {
 function verdict(s, property) {
   const found = certificate(s), yes = found[property];
   const partly = property === "interdependent" && !yes && found.independent.length < PAINTED * (PAINTED - 1);
-  return html("td", {class: yes ? "yes" : "no", "data-label": PROPERTIES[property]}, `${mark(yes)} ${yes ? "yes" : partly ? "partly" : "no"}`);
+  const not = property === "noLeak" ? "leak" : `${partly ? "partly" : "not"} ${PROPERTIES[property]}`;
+  return html("td", {class: yes ? "yes" : "no"}, `${mark(yes)} `, // a phone has no column heads, so there the cell says all
+    html("span", {class: "short"}, yes ? "yes" : partly ? "partly" : "no"), html("span", {class: "full"}, yes ? PROPERTIES[property] : not));
 }
 function sample(kind, dash = "") {
   const picture = svg("svg", {class: "sample", viewBox: "0 0 34 10", "aria-hidden": true});

@@ -125,7 +125,7 @@ function buildPuzzle() {
   const rows = Array.from({length: PAINTED}, (_, i) => html("tr", {}, html("th", {scope: "row"}, `example ${i + 1} sees`),
     ...Array.from({length: PAINTED}, (_, j) => {
       const button = html("button", {type: "button", "data-bit": PAINTED * i + j});
-      button.onclick = () => { S.blocks ^= 1 << PAINTED * i + j; foundMasks.tried = true; drawPuzzle(); saveLink(); };
+      button.onclick = () => { S.blocks ^= 1 << PAINTED * i + j; drawPuzzle(); saveLink(); };
       return html("td", {}, button);
     })));
   $("blocks").replaceChildren(html("thead", {}, html("tr", {}, html("td"), ...Array.from({length: PAINTED}, (_, j) => html("th", {scope: "col"}, `${j + 1}`)))),
@@ -139,7 +139,7 @@ function drawPuzzle() {
     button.className = on ? "on" : "";
   }
   const [plan, found] = blockAudit(S.blocks);
-  if (found.invariant && (S.blocks || foundMasks.tried)) foundMasks.add(S.blocks);
+  if (found.invariant) foundMasks.add(S.blocks);
   $("puzzle-1").replaceChildren(...verdicts(inWords(plan, found)));
   const names = [...foundMasks].map(bits => INVARIANT[bits]);
   $("puzzle-count").textContent = `Invariant masks found: ${foundMasks.size} of 4${names.length ? `: ${names.join("; ")}` : ""}.`;

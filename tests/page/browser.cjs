@@ -1,7 +1,7 @@
-// The page in Debian's Chromium, as a class uses it. Prints what was seen as JSON; tests/test_play.py judges it.
+// The page in Chromium, as a class uses it. Prints what was seen as JSON; tests/test_play.py judges it.
 const {chromium} = require("playwright-core");
 const fs = require("fs");
-const [, , file] = process.argv, address = `file://${file}`;
+const [, , executablePath, file] = process.argv, address = `file://${file}`;
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
   "--disable-component-update", "--disable-sync"];
 const axe = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf-8");
@@ -93,8 +93,8 @@ async function pullLabel(strategy) {
 }
 
 async function longPrompt() {
-  const page = await open(link({s: "ar.invicl", o: "best", p: PROMPT}));
-  await page.locator("#n").fill("20");
+  const page = await open();
+  for (let step = 1; step < 4; step++) await page.click("#next");
   await page.frame();
   seen.long = await page.evaluate(() => Object.fromEntries(["ar", "invicl"].map(s => [s, Number(document.querySelector(`[data-far="${s}"]`).textContent)])));
   seen.longSays = await page.textContent("#n-out");
@@ -124,7 +124,8 @@ async function links() {
   const values = ["%00", "NaN", "-1", "1e999", "__proto__", "constructor", "<img src=x onerror=alert(1)>", "9".repeat(400), "~_~_", "a_b~NaN_1~Infinity_2", ""];
   const keys = ["f", "seed", "s", "m", "l", "k", "t", "o", "p", "b", "c", "z"];
   const hashes = ["#%E0%A4%A", "#p", "#f=line", "#p=&f=&s=&m=", "#" + "x".repeat(20000), link({p: "1_1~".repeat(500)}),
-    ...values.map(v => link(Object.fromEntries(keys.map(k => [k, v])))), ...keys.flatMap(k => values.map(v => link({s: "ar.invicl", p: PROMPT, [k]: v})))];
+    ...values.map(v => link(Object.fromEntries(keys.map(k => [k, v])))),
+    ...keys.flatMap((k, i) => [0, 4, 8].map(j => link({s: "ar.invicl", p: PROMPT, [k]: values[(i + j) % values.length]})))];
   for (const hash of hashes) {
     await again.evaluate(hash => { location.hash = "#reset"; location.hash = hash; }, hash);
     await again.waitForTimeout(5);
@@ -205,7 +206,7 @@ async function looks() {
 }
 
 (async () => {
-  browser = await chromium.launch({executablePath: "/usr/bin/chromium", args: FLAGS});
+  browser = await chromium.launch({executablePath, args: FLAGS});
   try {
     const page = await load();
     await move(page);
