@@ -100,23 +100,37 @@ function gelu(x, size) {
   }
 }
 
+// Four sums at a time, so that they do not wait for each other; E / H must be a multiple of 4.
 function attend(qkv, sees, T, E, H, out) {
-  const D = E / H, scale = 1 / Math.sqrt(D), score = new Float32Array(T);
-  out.fill(0);
+  const D = E / H, scale = 1 / Math.sqrt(D), score = new Float64Array(T);
   for (let h = 0; h < H; h++) for (let t = 0; t < T; t++) {
-    const row = sees[t], count = row.length, q = t * 3 * E + h * D, y = t * E + h * D;
+    const row = sees[t], count = row.length, q = t * 3 * E + h * D;
     let top = -Infinity, sum = 0;
     for (let j = 0; j < count; j++) {
       const k = row[j] * 3 * E + E + h * D;
-      let dot = 0;
-      for (let d = 0; d < D; d++) dot += qkv[q + d] * qkv[k + d];
-      score[j] = dot * scale;
-      if (score[j] > top) top = score[j];
+      let a0 = 0, a1 = 0, a2 = 0, a3 = 0;
+      for (let d = 0; d < D; d += 4) {
+        a0 += qkv[q + d] * qkv[k + d];
+        a1 += qkv[q + d + 1] * qkv[k + d + 1];
+        a2 += qkv[q + d + 2] * qkv[k + d + 2];
+        a3 += qkv[q + d + 3] * qkv[k + d + 3];
+      }
+      const s = (a0 + a1 + a2 + a3) * scale;
+      score[j] = s;
+      if (s > top) top = s;
     }
     for (let j = 0; j < count; j++) sum += score[j] = Math.exp(score[j] - top);
-    for (let j = 0; j < count; j++) {
-      const p = score[j] / sum, v = row[j] * 3 * E + 2 * E + h * D;
-      for (let d = 0; d < D; d++) out[y + d] += p * qkv[v + d];
+    for (let d = 0; d < D; d += 4) {
+      let a0 = 0, a1 = 0, a2 = 0, a3 = 0;
+      for (let j = 0; j < count; j++) {
+        const p = score[j], v = row[j] * 3 * E + 2 * E + h * D + d;
+        a0 += p * qkv[v];
+        a1 += p * qkv[v + 1];
+        a2 += p * qkv[v + 2];
+        a3 += p * qkv[v + 3];
+      }
+      const y = t * E + h * D + d;
+      out[y] = a0 / sum; out[y + 1] = a1 / sum; out[y + 2] = a2 / sum; out[y + 3] = a3 / sum;
     }
   }
 }
@@ -224,7 +238,10 @@ function leakPath(plan, depth, i) {
   plan.tokens.forEach((t, k) => { if (t.example === i && t.label) cameFrom.set(k, null); });
   for (let layer = 0; layer < depth && !cameFrom.has(goal); layer++) {
     const reached = [];
-    plan.sees.forEach((row, q) => { if (!cameFrom.has(q)) for (const k of row) if (cameFrom.has(k)) { reached.push([q, k]); break; } });
+    plan.sees.forEach((row, q) => {
+      const from = row.find(k => cameFrom.has(k));
+      if (!cameFrom.has(q) && from !== undefined) reached.push([q, from]);
+    });
     for (const [q, k] of reached) cameFrom.set(q, k);
   }
   if (!cameFrom.has(goal)) return null;

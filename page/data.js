@@ -89,7 +89,8 @@ function parseTable(text) {
     const mean = values.reduce((a, b) => a + b, 0) / values.length;
     const spread = Math.sqrt(values.reduce((a, v) => a + (v - mean) ** 2, 0) / values.length);
     const scale = Math.max(spread, ...values.map(v => Math.abs(v - mean) / most)) || 1;
-    notes.push(`${name} is shown as (${name} − ${mean.toPrecision(4)}) ÷ ${scale.toPrecision(4)}, the range of the training.`);
+    const [centre, unit] = [mean, scale].map(v => v.toPrecision(4));
+    notes.push(`${name} is shown as (${name} − ${centre}) ÷ ${unit}, the range of the training.`);
     return values.map(v => (v - mean) / scale);
   });
   return {points: used.map((_, i) => point(scaled[0][i], scaled[1][i])), notes};

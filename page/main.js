@@ -11,7 +11,8 @@ function verdict(s, property) {
   const partly = property === "interdependent" && !yes && found.independent.length < PAINTED * (PAINTED - 1);
   const not = property === "noLeak" ? "leak" : `${partly ? "partly" : "not"} ${PROPERTIES[property]}`;
   return html("td", {class: yes ? "yes" : "no"}, `${mark(yes)} `, // a phone has no column heads, so there the cell says all
-    html("span", {class: "short"}, yes ? "yes" : partly ? "partly" : "no"), html("span", {class: "full"}, yes ? PROPERTIES[property] : not));
+    html("span", {class: "short"}, yes ? "yes" : partly ? "partly" : "no"),
+    html("span", {class: "full"}, yes ? PROPERTIES[property] : not));
 }
 function sample(kind, dash = "") {
   const picture = svg("svg", {class: "sample", viewBox: "0 0 34 10", "aria-hidden": true});
@@ -22,12 +23,10 @@ function buildTable() {
   $("strategies").replaceChildren(...shownIn(S.family).map(s => {
     const {dash, says} = STRATEGIES[s];
     const show = html("input", {type: "checkbox", "data-show": s, "aria-label": `show ${s}`});
-    const pick = html("input", {type: "radio", name: "picked", "data-pick": s, "aria-label": `look into ${s}`});
     show.onchange = () => { setState({show: show.checked ? [...S.show, s] : S.show.filter(t => t !== s)}); redraw(); };
-    pick.onchange = () => { setState({picked: s, base: null, painted: new Set()}); refreshMask(); };
     return html("tr", {}, html("td", {"data-label": "show"}, show),
       html("th", {scope: "row"}, sample(`curve s-${s}`, dash), html("span", {}, s), html("small", {}, says)),
-      html("td", {"data-label": "look into"}, pick), html("td", {"data-far": s, "data-label": "from optimum"}),
+      html("td", {"data-far": s, "data-label": "from optimum"}),
       html("td", {"data-spread": s, "data-label": "by order"}), ...Object.keys(PROPERTIES).map(p => verdict(s, p)));
   }));
 }
@@ -35,7 +34,6 @@ function fillTable() {
   for (const s of shownIn(S.family)) {
     const on = S.show.includes(s), find = attribute => document.querySelector(`[${attribute}="${s}"]`);
     find("data-show").checked = on;
-    find("data-pick").checked = s === S.picked;
     find("data-far").textContent = on ? size(distance(answers[s].query, answers.optimum)) : "–";
     find("data-spread").textContent = on && s in spread ? size(spread[s]) : "–";
   }
@@ -53,7 +51,9 @@ function drawSoon() {
   waiting = true;
   requestAnimationFrame(() => { waiting = false; redraw(); });
 }
+let milliseconds = 0; // that the last redraw took
 function redraw() {
+  const start = performance.now();
   drawPlot();
   drawFan(fillTable);
   fillTable();
@@ -62,8 +62,9 @@ function redraw() {
   const pulled = pullReport();
   if (pulled) say(pulled);
   saveLink();
+  milliseconds = performance.now() - start;
 }
-function refreshMask() { drawMask(); fillTable(); saveLink(); }
+function refreshMask() { drawMask(); saveLink(); }
 function refreshAll() { buildTable(); fit(); redraw(); drawMask(); drawPuzzle(); }
 function say(text) { $("status").textContent = text; }
 
@@ -78,16 +79,17 @@ function fillControls() {
   $("family").value = S.family;
   for (const key in FLAGS) $(key).checked = S[key];
   const steps = stepsOf(S.family);
-  if ($("training").options.length !== steps.length)
-    $("training").replaceChildren(...[...steps].reverse().map(k => new Option(k === finished() ? "finished" : `after ${k} steps`, k)));
+  const choice = k => new Option(k === finished() ? "finished" : `after ${k} steps`, k);
+  if ($("training").options.length !== steps.length) $("training").replaceChildren(...[...steps].reverse().map(choice));
   $("training").value = S.training;
   $("training").disabled = steps.length === 1;
-  const late = S.training !== finished() && S.show.filter(s => !DATA.models.some(m => m.strategy === s && m.step === S.training));
+  const late = S.show.filter(s => modelOf(S.family, s, S.training).step !== S.training);
   const mute = S.rings ? S.show.filter(s => !modelOf(S.family, s, S.training).rings) : [];
   $("note").textContent = [
     steps.length === 1 ? "Early checkpoints are here for noisy lines." : "",
-    late && late.length ? `${list(late)} ${late.length > 1 ? "have" : "has"} no early checkpoint and ${late.length > 1 ? "are" : "is"} shown finished.` : "",
-    mute.length ? `Not trained to answer at their own examples: ${list(mute)}. Watch whether their rings move, not where they are.` : "",
+    late.length ? `Without early checkpoints, and shown finished: ${list(late)}.` : "",
+    mute.length ? `Not trained to answer at their own examples: ${list(mute)}. Watch whether their rings move, ` +
+      "not where they are." : "",
   ].filter(Boolean).join(" ");
 }
 
@@ -130,7 +132,8 @@ function usePasted() {
   const {points, notes} = parseTable($("paste").value);
   pull = null;
   if (points.length) { S.points = points; redraw(); }
-  $("paste-notes").textContent = [points.length ? `${points.length} points are in use.` : "No line has two numbers, so the points are as before.", ...notes].join(" ");
+  const used = points.length ? `${points.length} points are in use.` : "No line has two numbers, so the points are as before.";
+  $("paste-notes").textContent = [used, ...notes].join(" ");
 }
 
 // --- Tour and link
@@ -163,7 +166,7 @@ function saveLink() {
   saving = setTimeout(() => { lastLink = toLink(); history.replaceState(null, "", lastLink); }, 150);
 }
 let lastLink = null;
-function open() {
+function openLink() {
   if (location.hash && location.hash === lastLink) return;
   pull = null;
   if (!fromLink(location.hash)) return goTo(0);
@@ -173,7 +176,8 @@ function open() {
 
 function wire() {
   for (const f in DATA.families) $("family").append(new Option(FAMILIES[f].title, f));
-  $("base").append(new Option("the mask of the strategy", ""), ...Object.keys(EMPTY).map(k => new Option(EMPTY[k].title, k)));
+  for (const s in STRATEGIES) $("base").append(new Option(s, s));
+  for (const k in EMPTY) $("base").append(new Option(EMPTY[k].title, k));
   buildPuzzle();
   const on = (id, event, act) => $(id).addEventListener(event, act);
   on("shuffle", "click", shuffleOrder);
@@ -184,20 +188,29 @@ function wire() {
   on("n", "input", e => setCount(Number(e.target.value)));
   on("layer", "input", e => { S.layer = Number(e.target.value); pull = null; redraw(); });
   on("training", "change", e => { S.training = Number(e.target.value); pull = null; redraw(); });
-  on("family", "change", e => { setState({family: e.target.value}); S.points = freshPoints(S.points.length); pull = null; refreshAll(); });
+  on("family", "change", e => {
+    setState({family: e.target.value});
+    S.points = freshPoints(S.points.length);
+    pull = null;
+    refreshAll();
+  });
   for (const key in FLAGS) on(key, "change", e => { S[key] = e.target.checked; redraw(); });
-  on("base", "change", e => { setState({base: e.target.value || null, painted: new Set()}); refreshMask(); });
-  on("undo", "click", () => { setState({base: null, painted: new Set()}); refreshMask(); });
+  on("base", "change", e => {
+    const name = e.target.value;
+    setState({...(name in EMPTY ? {base: name} : {base: null, picked: name}), painted: new Set()});
+    refreshMask();
+  });
+  on("undo", "click", () => { setState({painted: new Set()}); refreshMask(); });
   on("count", "click", countAll);
   on("own-data", "toggle", () => { if ($("own-data").open) $("paste").value = S.points.map(p => p.join(", ")).join("\n"); });
   on("use", "click", usePasted);
   on("back", "click", () => goTo(S.tour - 1));
   on("next", "click", () => goTo(S.tour + 1));
   on("again", "click", () => goTo(S.tour));
-  window.addEventListener("hashchange", open);
-  new ResizeObserver(() => { if (plot.parentElement.clientWidth - 24 !== width) { fit(); redraw(); } }).observe(plot.parentElement);
+  window.addEventListener("hashchange", openLink);
+  new ResizeObserver(() => { if (fit()) redraw(); }).observe(plot.parentElement);
 }
 
 wire();
-open();
+openLink();
 window.minicl = () => ({state: S, answers, spread, milliseconds}); // for tests, and for curious students at the console

@@ -49,36 +49,39 @@ const verdicts = rows => rows.map(([yes, text]) => html("li", {class: yes ? "yes
 function drawMask() {
   const plan = paintedPlan(), {tokens} = plan, found = audit(plan, LAYERS), path = shortestLeak(plan, found);
   const own = S.base || S.painted.size;
-  $("mask-title").textContent = S.base || own ? `Your mask (from ${S.base ? EMPTY[S.base].title : S.picked})` : `Mask of ${S.picked}`;
+  const from = S.base ? EMPTY[S.base].title : S.picked;
+  $("mask-title").textContent = own ? `Your mask (from ${from})` : `Mask of ${S.picked}`;
   $("mask").className = `s-${own ? "own" : S.picked}`;
   const had = document.activeElement?.dataset?.cell;
-  $("mask").replaceChildren(
-    html("thead", {}, html("tr", {}, html("td", {class: "corner"}), ...tokens.map(t => html("th", {scope: "col"}, tokenName(t))))),
-    html("tbody", {}, ...tokens.map((q, i) => html("tr", {}, html("th", {scope: "row"}, tokenName(q)),
-      ...tokens.map((k, j) => maskCell(plan, i, j, path))))));
+  const heads = tokens.map(t => html("th", {scope: "col"}, tokenName(t)));
+  const row = (q, i) => html("tr", {}, html("th", {scope: "row"}, tokenName(q)), ...tokens.map((_, j) => maskCell(plan, i, j, path)));
+  $("mask").replaceChildren(html("thead", {}, html("tr", {}, html("td"), ...heads)), html("tbody", {}, ...tokens.map(row)));
   const cells = $("mask").querySelectorAll("button");
   (cell(had) || cells[0]).tabIndex = 0;
   if (had) cell(had)?.focus();
   $("certificates").replaceChildren(...verdicts(inWords(plan, found)));
-  $("informed").textContent = hearsLabels(plan, found) ? "The context predictions hear labels of other examples: there is something to learn from."
+  const hears = hearsLabels(plan, found);
+  $("informed").textContent = hears ? "The context predictions hear labels of other examples: there is something to learn from."
     : "The context predictions hear no label of another example: they have nothing to learn from.";
   $("why-not").hidden = !own;
-  $("undo").disabled = !own;
-  $("base").value = S.base || "";
+  $("undo").disabled = !S.painted.size;
+  $("base").value = S.base || S.picked;
   drawLeak(plan, path);
   const all = Object.keys(PROPERTIES).every(p => found[p]);
-  $("puzzle-2").textContent = !own || !all ? "" : hearsLabels(plan, found) ? "✓ Your mask has all four properties, and its context predictions hear other labels. Solved."
+  $("puzzle-2").textContent = !own || !all ? ""
+    : hears ? "✓ Your mask has all four properties, and its context predictions hear other labels. Solved."
     : "✓ Your mask has all four properties. But its context predictions hear no labels. Can you mend that too?";
 }
 const cell = name => name && $("mask").querySelector(`[data-cell="${name}"]`);
 
 function maskCell(plan, i, j, path) {
   const q = plan.tokens[i], k = plan.tokens[j], on = plan.sees[i].includes(j);
-  const step = path ? path.findIndex((t, s) => t === j && path[s + 1] === i) : -1, text = step < 0 ? "" : `${step + 1}`;
-  const look = `${on ? "on" : ""}${step < 0 ? "" : " path"}`;
-  const says = `${tokenName(q)} ${on ? "sees" : "does not see"} ${tokenName(k)}${step < 0 ? "" : `, step ${text} of the leak`}`;
+  const step = path ? path.findIndex((t, s) => t === j && path[s + 1] === i) + 1 : 0, text = step ? `${step}` : "";
+  const look = `${on ? "on" : ""} ${step ? "path" : ""}`;
+  const says = `${tokenName(q)} ${on ? "sees" : "does not see"} ${tokenName(k)}${step ? `, step ${step} of the leak` : ""}`;
   if (!canPaint(q, k)) return html("td", {class: `fixed ${look}`}, html("span", {class: "unseen"}, `${says}, fixed`), text);
-  const button = html("button", {type: "button", class: look, tabindex: -1, "data-cell": `${i}-${j}`, "aria-pressed": on, "aria-label": says}, text);
+  const names = {"data-cell": `${i}-${j}`, "aria-pressed": on, "aria-label": says};
+  const button = html("button", {type: "button", class: look, tabindex: -1, ...names}, text);
   button.onclick = () => {
     const name = `${i}-${j}`;
     if (!S.painted.delete(name)) S.painted.add(name);
@@ -106,7 +109,10 @@ function drawLeak(plan, path) {
   const parts = plan.tokens.map((t, i) => svg("text", {x: x(i), y: 12, "text-anchor": "middle"}, tokenName(t)));
   for (let layer = 0; layer < rows; layer++) {
     parts.push(svg("text", {x: 0, y: y(layer) + 4}, layer ? `layer ${layer}` : "input"));
-    for (let t = 0; t < T; t++) parts.push(svg("circle", {cx: x(t), cy: y(layer), r: path[layer] === t ? 6 : 2.5, class: path[layer] === t ? "on" : ""}));
+    for (let t = 0; t < T; t++) {
+      const on = path[layer] === t;
+      parts.push(svg("circle", {cx: x(t), cy: y(layer), r: on ? 6 : 2.5, class: on ? "on" : ""}));
+    }
     if (layer) parts.push(svg("line", {x1: x(path[layer - 1]), y1: y(layer - 1), x2: x(path[layer]), y2: y(layer)}));
   }
   const words = path.map(t => tokenName(plan.tokens[t])).join(" → ");
@@ -116,26 +122,32 @@ function drawLeak(plan, path) {
 }
 
 // --- Puzzle 1: which examples see which, as 9 bits. On the diagonal: an x sees its own label too.
-const blockMask = bits => ({positions: "symmetric", copies: 1, sees: (q, k) => bits >> (PAINTED * q.example + k.example) & 1});
-const blockAudit = bits => { const plan = layout(blockMask(bits), PAINTED, 1); return [plan, audit(plan, LAYERS)]; };
-const INVARIANT = {0: "nobody sees another (boe)", 273: "x sees its own label", 238: "all others (prefix_others)", 511: "everybody (prefix)"};
+function blockAudit(bits) {
+  const sees = (q, k) => bits >> (PAINTED * q.example + k.example) & 1;
+  const plan = layout({positions: "symmetric", copies: 1, sees}, PAINTED, 1);
+  return [plan, audit(plan, LAYERS)];
+}
+const INVARIANT = {0: "nobody sees another (boe)", 273: "x sees its own label", 238: "all others (prefix_others)",
+  511: "everybody (prefix)"};
 const foundMasks = new Set();
 
 function buildPuzzle() {
-  const rows = Array.from({length: PAINTED}, (_, i) => html("tr", {}, html("th", {scope: "row"}, `example ${i + 1} sees`),
-    ...Array.from({length: PAINTED}, (_, j) => {
-      const button = html("button", {type: "button", "data-bit": PAINTED * i + j});
-      button.onclick = () => { S.blocks ^= 1 << PAINTED * i + j; drawPuzzle(); saveLink(); };
-      return html("td", {}, button);
-    })));
-  $("blocks").replaceChildren(html("thead", {}, html("tr", {}, html("td"), ...Array.from({length: PAINTED}, (_, j) => html("th", {scope: "col"}, `${j + 1}`)))),
-    html("tbody", {}, ...rows));
+  const each = [...Array(PAINTED).keys()];
+  const block = bit => {
+    const button = html("button", {type: "button", "data-bit": bit});
+    button.onclick = () => { S.blocks ^= 1 << bit; drawPuzzle(); saveLink(); };
+    return html("td", {}, button);
+  };
+  const row = i => html("tr", {}, html("th", {scope: "row"}, `example ${i + 1} sees`), ...each.map(j => block(PAINTED * i + j)));
+  const heads = each.map(j => html("th", {scope: "col"}, `${j + 1}`));
+  $("blocks").replaceChildren(html("thead", {}, html("tr", {}, html("td"), ...heads)), html("tbody", {}, ...each.map(row)));
 }
 function drawPuzzle() {
   for (const button of $("blocks").querySelectorAll("button")) {
-    const bit = Number(button.dataset.bit), on = S.blocks >> bit & 1;
-    button.setAttribute("aria-pressed", Boolean(on));
-    button.setAttribute("aria-label", `example ${Math.floor(bit / PAINTED) + 1} ${on ? "sees" : "does not see"} example ${bit % PAINTED + 1}`);
+    const bit = Number(button.dataset.bit), on = Boolean(S.blocks >> bit & 1);
+    const [i, j] = [Math.floor(bit / PAINTED), bit % PAINTED];
+    button.setAttribute("aria-pressed", on);
+    button.setAttribute("aria-label", `example ${i + 1} ${on ? "sees" : "does not see"} example ${j + 1}`);
     button.className = on ? "on" : "";
   }
   const [plan, found] = blockAudit(S.blocks);
@@ -148,5 +160,6 @@ function countAll() {
   const invariant = [...Array(512).keys()].filter(bits => blockAudit(bits)[1].invariant);
   for (const bits of invariant) foundMasks.add(bits);
   drawPuzzle();
-  $("puzzle-count").textContent = `Counted: ${invariant.length} of 512 are invariant: ${invariant.map(b => INVARIANT[b]).join("; ")}.`;
+  const names = invariant.map(bits => INVARIANT[bits]);
+  $("puzzle-count").textContent = `Counted: ${names.length} of 512 are invariant: ${names.join("; ")}.`;
 }

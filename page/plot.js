@@ -1,7 +1,8 @@
 // The plot: points that can be dragged, the curves of the models, their fans over orders, and their rings.
 
 const $ = id => document.getElementById(id);
-const svg = (name, attributes = {}, ...kids) => make(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, kids);
+const SVG = "http://www.w3.org/2000/svg";
+const svg = (name, attributes = {}, ...kids) => make(document.createElementNS(SVG, name), attributes, kids);
 const html = (name, attributes = {}, ...kids) => make(document.createElement(name), attributes, kids);
 function make(element, attributes, kids) {
   for (const key in attributes) element.setAttribute(key, attributes[key]);
@@ -19,18 +20,21 @@ const plot = $("plot"), group = {};
 for (const name of ["frame", "fan", "curves", "rings", "points"]) plot.append(group[name] = svg("g"));
 
 // The drawing has as many units as the page has pixels, so that text is as large on a phone as on a screen.
+// → whether the width has changed.
 function fit() {
+  const before = width;
   width = Math.max(280, plot.parentElement.clientWidth - 24);
   height = clamp(Math.round(width * 0.6), 280, 440);
   plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
   group.frame.replaceChildren();
   for (let v = -3; v <= 3; v++) {
-    if (Math.abs(v) < X_MOST) group.frame.append(svg("line", {x1: px(v), x2: px(v), y1: 0, y2: height, class: v ? "" : "zero"}),
-      svg("text", {x: px(v) + 3, y: height - 5}, `${v}`.replace("-", "−")));
-    group.frame.append(svg("line", {y1: py(v), y2: py(v), x1: 0, x2: width, class: v ? "" : "zero"}),
-      svg("text", {x: 3, y: py(v) - 3}, `${v}`.replace("-", "−")));
+    const kind = v ? "" : "zero", text = `${v}`.replace("-", "−");
+    group.frame.append(svg("line", {y1: py(v), y2: py(v), x1: 0, x2: width, class: kind}), svg("text", {x: 3, y: py(v) - 3}, text));
+    if (Math.abs(v) > X_MOST) continue;
+    group.frame.append(svg("line", {x1: px(v), x2: px(v), y1: 0, y2: height, class: kind}), svg("text", {x: px(v) + 3, y: height - 5}, text));
   }
   group.frame.append(svg("text", {x: width - 12, y: py(0) - 4}, "x"), svg("text", {x: px(0) + 4, y: 12}, "y"));
+  return width !== before;
 }
 
 // --- Answers
@@ -46,7 +50,6 @@ function ask(strategy, points = S.points) {
   return forward(model, points.map(p => p[0]), points.map(p => p[1]), GRID, planOf(model, points.length), S.layer);
 }
 const answers = {}, spread = {}; // of each strategy: its last answer; its largest move over the orders
-let milliseconds = 0;
 
 const largest = (a, b) => a.reduce((most, v, i) => Math.max(most, Math.abs(v - b[i])), 0);
 function distance(a, b) { // root mean square where 95 % of the training inputs lie
@@ -57,7 +60,7 @@ const size = v => v === 0 ? "0" : v < 0.001 ? v.toExponential(0) : v.toFixed(v <
 
 // --- Drawing
 function drawPlot() {
-  const start = performance.now(), f = hidden(S.family, settingsOf(S.family), S.seed);
+  const f = hidden(S.family, settingsOf(S.family), S.seed);
   group.curves.replaceChildren(svg("path", {d: trace(GRID.map(f)), class: "hidden"}));
   group.rings.replaceChildren();
   answers.optimum = optimum(S.family, settingsOf(S.family), S.points, GRID);
@@ -73,7 +76,6 @@ function drawPlot() {
     });
   }
   drawPoints();
-  milliseconds = performance.now() - start;
 }
 
 function drawPoints() {

@@ -28,6 +28,7 @@ function modelOf(family, strategy, step) {
   return decoded.get(record);
 }
 
+// `picked` is the strategy whose mask is shown; `base`, if not null, is what is painted on instead (see mask.js).
 const DEFAULT = {family: "smooth", seed: 5, show: ["ar", "invicl"], picked: "ar", layer: LAYERS, training: 0, tour: 0,
   fan: false, rings: false, best: false, updown: false};
 const S = {...DEFAULT, points: [], base: null, painted: new Set(), blocks: 0};
@@ -41,7 +42,7 @@ function setState(change) {
   Object.assign(S, change);
   const there = shownIn(S.family);
   S.show = there.filter(s => S.show.includes(s));
-  if (!there.includes(S.picked)) S.picked = S.show[0] || there[0];
+  if (!Object.hasOwn(STRATEGIES, S.picked)) S.picked = DEFAULT.picked;
   if (!stepsOf(S.family).includes(S.training)) S.training = finished();
 }
 

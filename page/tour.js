@@ -12,13 +12,13 @@ const TOUR = [
   {
     title: "The same examples in another order",
     text: "Press ‘Shuffle order’. Thin lines are the curves in 16 other orders. Then pull one point far away from the others, and shuffle again.",
-    ask: "invicl does not move, by law. ar hardly moves while the points look like its training, then it does. Is that a law or a habit?",
-    answer: "A habit. With 10 examples, another order moves ar's curve by {{order.ar.10}} (median over prompts of the largest move over 16 orders). With one label moved by 2 it is {{order.ar.outlier}}, with 20 examples {{order.ar.20}}. For invicl it is at most {{order.invicl.most}}, which is rounding. Only a mask gives a guarantee.",
+    ask: "At first neither curve moves much. With one point far away, one of them moves. Which model follows a law, and which one a habit?",
+    answer: "invicl follows a law: its mask makes it impossible that the order shows. ar has a habit, which it learned from prompts like those of its training. With 10 examples, another order moves ar's curve by {{order.ar.10}} (median over prompts of the largest move over 16 orders). With one label moved by 2 it is {{order.ar.outlier}}, with 20 examples {{order.ar.20}}. For invicl it is at most {{order.invicl.most}}, which is rounding.",
     state: {family: "line", seed: 7, n: 8, show: ["ar", "invicl"], fan: true},
   },
   {
     title: "Read the mask",
-    text: "The mask says who may look at whom: a filled cell means that the token of the row sees the token of the column. You see the mask of ar. Choose ‘look into’ invicl in the table to see the other one.",
+    text: "The mask says who may look at whom: a filled cell means that the token of the row sees the token of the column. You see the mask of ar. Choose invicl above the mask to see the other one.",
     ask: "Exchange examples 1 and 2 in both rows and columns. Which mask stays the same?",
     answer: "invicl's. Each of its examples has the same rights as every other, so no order can show. In ar's mask example 1 sees nobody and example 3 sees two others: the order is written into it. The certificates below the mask are proved from the mask alone, for all weights.",
     state: {family: "smooth", seed: 3, n: 3, show: ["ar", "invicl"], picked: "ar"},
@@ -39,7 +39,7 @@ const TOUR = [
   },
   {
     title: "Rings: what a model says at its own examples",
-    text: "A ring is the model's answer at the x of an example. Pull one label up or down. Which rings follow? Its own: a leak. Later ones: causal. All others: interdependent. None: each example is alone (boe). Try each mask.",
+    text: "A ring is the model's answer at the x of an example. Pull one label up or down. Which rings follow? Its own: a leak. Later ones: causal. All others: interdependent. None: each example is alone (boe). Show other strategies and try again.",
     ask: "prefix_others was trained on its rings, and they fit perfectly. Why is that loss worth nothing?",
     answer: "Its rings have an error of {{leak.context}}, but the noise of the labels alone is {{leak.floor}}: nobody can predict noise. The ring has seen the answer: y1 → x2 → x1. If a label is raised by 1, its own ring moves by {{leak.own}} and the others by {{leak.others}}. Its curve is still good ({{leak.query}} with 10 examples). The loss is worthless, not the model.",
     state: {family: "line", seed: 12, n: 6, show: ["prefix_others"], picked: "prefix_others", rings: true, updown: true},
