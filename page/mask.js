@@ -2,8 +2,8 @@
 
 const PAINTED = 3; // examples in the picture of a mask
 const EMPTY = { // what one can start from, besides the strategies
-  one: {title: "an empty mask, one copy", positions: "symmetric", copies: 1, sees: () => false},
-  two: {title: "an empty mask, two copies", positions: "symmetric", copies: 2, sees: () => false},
+  one: {title: "empty, one copy", positions: "symmetric", copies: 1, sees: () => false},
+  two: {title: "empty, two copies", positions: "symmetric", copies: 2, sees: () => false},
 };
 const PROPERTIES = {invariant: "invariant", noLeak: "no leak", interdependent: "interdependent", paired: "paired"};
 

@@ -6,7 +6,7 @@ const TOUR = [
     title: "Learning without training",
     text: "Each numbered point is one example: an x and its label y. Drag a point, or focus it and press the arrow keys. Both models change their curve at once. Their weights do not change.",
     ask: "What did the model learn, when no weight changed?",
-    answer: "Training made the weights into a learning method. The prompt is the data that this method learns from. Now set ‘training’ to {{early.first}} steps: the same model before it has found a method. With 10 examples its error is {{early.ar.first}} (ar) and {{early.invicl.first}} (invicl); after training it is {{error.ar.10}} and {{error.invicl.10}}. Answering 0 would be 1.",
+    answer: "Training made the weights into a learning method. The prompt is the data that this method learns from. Now set ‘training’ to {{early.first}} steps: the same model before it has found a method. With 10 examples its error is {{early.ar.first}} (ar) and {{early.invicl.first}} (invicl); after training it is {{error.ar.10}} and {{error.invicl.10}}. An error of 1 is that of always answering 0.",
     state: {family: "line", seed: 12, n: 6, show: ["ar", "invicl"]},
   },
   {
