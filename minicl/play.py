@@ -1,6 +1,7 @@
 """`minicl play`: the page in which a class sees what a mask does. One HTML file, built from page/ into docs/.
 
-What the page's texts quote stands in them as {{name}}, and comes from page/numbers.json.
+What the page's texts quote stands in them as {{name}}, and comes from page/numbers.json; {{shown.name}} is that of the
+models that the page carries.
 """
 
 import base64
@@ -24,7 +25,8 @@ def build(root: Path) -> dict[Path, str]:
     if not source.is_dir():
         raise InputError(f"play: got no folder {source}, allowed: minicl run from its clone, which has one")
     data = (source / "models.json").read_text(encoding="utf-8").strip()
-    numbers = in_words(json.loads((source / "numbers.json").read_text(encoding="utf-8")))
+    measured = json.loads((source / "numbers.json").read_text(encoding="utf-8"))
+    numbers = in_words(measured) | {f"shown.{name}": short(values[0]) for name, values in measured.items()}
     models = json.loads(data)["models"]
     early = sorted({m["step"] for m in models})
     count = sum(_size(shape) for _, shape in next(m for m in models if m["strategy"] == "invicl")["shapes"])

@@ -13,7 +13,7 @@ const TOUR = [
     title: "The same examples in another order",
     text: "Press ‘Shuffle order’. Thin lines are the curves in 16 other orders. Then pull one point far away from the others, and shuffle again.",
     ask: "At first neither curve moves much. With one point far away, one of them moves. Which model follows a law, and which one a habit?",
-    answer: "invicl follows a law: its mask makes it impossible that the order shows. ar has a habit, which it learned from prompts like those of its training. With 10 examples, another order moves ar's curve by {{order.ar.10}} (median over prompts of the largest move over 16 orders). With one label moved by 2 it is {{order.ar.outlier}}, with 20 examples {{order.ar.20}}. For invicl it is at most {{order.invicl.most}}, which is rounding.",
+    answer: "invicl follows a law: its mask makes it impossible that the order shows. ar has a habit, which it learned from prompts like those of its training. With 10 examples, another order moves ar's curve by {{order.ar.10}} (median over prompts of the largest move over 16 orders). With one label moved by 2 it is {{order.ar.outlier}}, with 20 examples {{order.ar.20}} (the one you see: {{shown.order.ar.20}}). For invicl it is at most {{order.invicl.most}}, which is rounding.",
     state: {family: "line", seed: 7, n: 8, show: ["ar", "invicl"], fan: true},
   },
   {
@@ -27,7 +27,7 @@ const TOUR = [
     title: "More examples than in training",
     text: "All models were trained on up to 10 examples. Here are 20; squares are beyond the training length. Move the slider from 8 to 40 and watch ar.",
     ask: "What breaks ar, its mask or its positions? Show ar-symmetric: the mask of ar, but every example stands at the same position.",
-    answer: "Mostly its positions. Error with 20 examples: ar {{error.ar.20}}, ar-symmetric {{error.ar-symmetric.20}}, invicl {{error.invicl.20}}. With 10 examples all three have about {{error.invicl.10}}. With 40: {{error.ar.40}}, {{error.ar-symmetric.40}}, {{error.invicl.40}}. Positions after 10 examples were never trained.",
+    answer: "Mostly its positions. Error with 20 examples: ar {{error.ar.20}} (the one you see: {{shown.error.ar.20}}), ar-symmetric {{error.ar-symmetric.20}}, invicl {{error.invicl.20}}. With 10 examples all three have about {{error.invicl.10}}. With 40: {{error.ar.40}}, {{error.ar-symmetric.40}}, {{error.invicl.40}}. The positions after 10 examples were never trained, so how much ar breaks is luck: it differs from seed to seed.",
     state: {family: "line", seed: 12, n: 20, show: ["ar", "invicl"], best: true},
   },
   {
