@@ -16,7 +16,7 @@ from minicl.checks import InputError, check, check_int, check_number, check_prom
 from minicl.lasso import solve as solve_lasso
 from minicl.registry import Registry
 from minicl.shifts import Shift, get_shift
-from minicl.tasks import Linear, Quadratic, SparseLinear, Task
+from minicl.tasks import Linear, Quadratic, Smooth, SparseLinear, Task
 
 
 @dataclass(frozen=True)
@@ -261,12 +261,34 @@ def _solve_small(A, b):
     return x, 2 * sum(L[i][i].log() for i in range(s)), sum(h.square() for h in half)
 
 
+@dataclass(frozen=True)
+class GaussianProcess(Baseline):
+    """The posterior mean of a function with covariance gain²·exp(−‖x − z‖² / 2·length²) + offset², seen with noise."""
+
+    length: float
+    noise: float = 0.0
+    gain: float = 1.0
+    offset: float = 0.0
+    name: ClassVar[str] = "optimal"
+
+    def kernel(self, xs: Tensor, others: Tensor) -> Tensor:
+        square = (xs.unsqueeze(2) - others.unsqueeze(1)).square().sum(-1)
+        return self.gain**2 * (-square / (2 * self.length**2)).exp() + self.offset**2
+
+    def _predict(self, xs, ys, queries):
+        # Noise-free prompts get the noise that their float32 labels have, so that close inputs stay solvable.
+        variance = self.noise**2 + 1e-10 * (self.gain**2 + self.offset**2)
+        seen = self.kernel(xs, xs) + variance * torch.eye(xs.shape[1], dtype=xs.dtype, device=xs.device)
+        return (self.kernel(queries, xs) @ torch.linalg.solve(seen, ys.unsqueeze(-1)))[..., 0]
+
+
 @BASELINES("optimal")
 class Optimal(Baseline):
     """The mean of the posterior, which no method can beat on average: for the classes where it has a closed form.
 
     Under these tasks and shifts y = gain·w·φ(x) + offset·b + noise with w and b standard normal (w on an unknown
-    support if sparse), so features that carry the gain and the offset make it ridge regression.
+    support if sparse), so features that carry the gain and the offset make it ridge regression. Smooth functions are
+    a Gaussian process.
     """
 
     task: Task
@@ -275,9 +297,10 @@ class Optimal(Baseline):
     def __post_init__(self):
         check(isinstance(self.task, Task), "task", repr(self.task), "a task, as get_task makes it")
         # A class of one's own may extend one of these and draw other functions.
-        known = type(self.task).function in (Linear.function, SparseLinear.function, Quadratic.function)
+        known = type(self.task).function in [task.function for task in (Linear, SparseLinear, Quadratic, Smooth)]
         known = known and type(get_shift(self.shift)).function is Shift.function
-        allowed = "linear, noisy_linear, sparse_linear, quadratic, under shifts that only scale and move the function"
+        tasks = "linear, noisy_linear, sparse_linear, quadratic, smooth"
+        allowed = f"{tasks}, under shifts that only scale and move the function"
         check(known, "optimal", f"task {self.task.name} under shift {get_shift(self.shift).name}", allowed)
         if isinstance(self.task, SparseLinear):
             supports = math.comb(self.task.n_dims, self.task.sparsity)
@@ -294,13 +317,17 @@ class Optimal(Baseline):
         return math.hypot(shift.offset, shift.gain * getattr(self.task, "bias", 0))
 
     @property
-    def base(self) -> Weights:
+    def base(self) -> Baseline:
         noise = math.hypot(self.task.noise, get_shift(self.shift).label_noise)
         if isinstance(self.task, SparseLinear):
             return SparsePosterior(self.task.sparsity, noise, always=int(self.offset > 0))
+        if isinstance(self.task, Smooth):
+            return GaussianProcess(self.task.length, noise, get_shift(self.shift).gain, self.offset)
         return Ridge(noise**2)
 
     def features(self, xs: Tensor) -> Tensor:
+        if isinstance(self.task, Smooth):  # its kernel carries the gain and the offset
+            return xs
         phi = xs.square() / math.sqrt(3) if isinstance(self.task, Quadratic) else xs
         phi = get_shift(self.shift).gain * phi
         return torch.cat([phi, torch.full_like(xs[..., :1], self.offset)], dim=-1) if self.offset else phi

@@ -20,6 +20,7 @@ COMMANDS = {  # the module of each, and what it does
     "study": ("study.run", "run the study: train what is missing, measure, draw, judge the paper's claims"),
     "search": ("search", "race every mask that treats all examples alike"),
     "bench": ("bench", "measure what strategies cost"),
+    "play": ("play", "open the page in which a class sees what a mask does"),
 }
 
 

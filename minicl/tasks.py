@@ -288,3 +288,28 @@ class ReLU2NN(Task):
         W = random.normal("W", self.n_dims, self.hidden)
         v = random.normal("v", self.hidden) * math.sqrt(2 / self.hidden)
         return lambda xs: dot(v, (xs @ W).relu())
+
+
+@TASKS("smooth")
+class Smooth(Task):
+    """y = a sum of random waves, observed with noise; targets are without it.
+
+    The covariance of f(x) and f(z) is exp(−‖x − z‖² / 2·length²). The limit of infinitely many waves is the Gaussian
+    process with this kernel; 128 waves are close to it, and `optimal` takes the limit.
+    """
+
+    length: float = setting(1.0, "distance over which the function changes", above=0)
+    noise: float = setting(0.2, "standard deviation of the labels' noise", least=0)
+    degree: ClassVar[int] = 0  # values stay as large wherever the inputs are
+    baselines: ClassVar = ("optimal", "knn")
+    waves: ClassVar[int] = 128
+
+    @property
+    def normaliser(self):
+        return 1.0
+
+    def function(self, random):
+        frequency = random.normal("frequency", self.n_dims, self.waves) / self.length
+        phase = 2 * math.pi * random.uniform("phase", 1, self.waves)
+        height = random.normal("height", self.waves) * math.sqrt(2 / self.waves)
+        return lambda xs: dot(height, (xs @ frequency + phase).cos())

@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 
-from minicl.baselines import BASELINES, get_baseline
+from minicl.baselines import BASELINES, GaussianProcess, get_baseline
 from minicl.lasso import _path, coordinate_descent, solve
 from minicl.shifts import Shift, get_shift
 from minicl.tasks import get_task
@@ -18,6 +18,7 @@ ALL = [get_baseline("optimal", task=LINEAR) if name == "optimal" else get_baseli
     get_baseline("optimal", task=get_task("sparse_linear", n_dims=8, sparsity=2), shift="noise"),
     get_baseline("optimal", task=get_task("noisy_linear", n_dims=8), shift="scale_y"),
     get_baseline("optimal", task=get_task("quadratic", n_dims=8)),
+    get_baseline("optimal", task=get_task("smooth", n_dims=8)),
 ]
 
 
@@ -106,6 +107,38 @@ def test_lasso_reaches_scikit_learn_s_objective(alpha, task):
                 return float((y - x @ w).square().sum() / (2 * n) + alpha * w.abs().sum())
 
             assert objective(w) <= objective(torch.tensor(theirs)) * (1 + 1e-4) + 1e-12
+
+
+@pytest.mark.parametrize("shift", ["none", "noise", "label_noise", "scale_y"])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_optimum_of_smooth_functions_is_a_gaussian_process(noise, shift):
+    """Written out by conditioning the joint normal distribution, one prompt and one query at a time."""
+    task, n, changed = get_task("smooth", n_dims=2, length=0.7, noise=noise), 6, get_shift(shift)
+    xs, ys, queries, _ = doubles(task.sample(4, n + 2, seed=5, shift=shift))
+    answer = get_baseline("optimal", task=task, shift=shift).predict(xs[:, :n], ys[:, :n], queries[:, n:])
+    for b in range(4):
+        for j in range(2):
+            points = numpy.concatenate([xs[b, :n], queries[b, n + j : n + j + 1]])
+            apart = numpy.linalg.norm(points[:, None] - points[None], axis=-1)
+            joint = changed.gain**2 * numpy.exp(-0.5 * (apart / 0.7) ** 2) + changed.offset**2
+            joint[:n, :n] += (noise**2 + changed.label_noise**2) * numpy.eye(n)
+            precision = numpy.linalg.inv(joint)  # the mean of the last, given the others, is read off its last row
+            expected = -(precision[n, :n] @ ys[b, :n].numpy()) / precision[n, n]
+            numpy.testing.assert_allclose(answer[b, j], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_that_was_tried_beats_the_optimum_on_smooth_functions():
+    task = get_task("smooth", n_dims=1)
+    p = task.sample(500, 11, seed=1)
+    errors = {}
+    rivals = {"knn": get_baseline("knn"), "sharper": GaussianProcess(0.5, 0.2), "trusting": GaussianProcess(1.0, 0.02)}
+    for name, baseline in {"optimal": get_baseline("optimal", task=task), **rivals}.items():
+        answer = baseline.predict(p.xs[:, :10], p.ys[:, :10], p.queries[:, 10:])
+        errors[name] = float((answer - p.targets[:, 10:]).square().mean())
+    assert errors["optimal"] == min(errors.values()) and errors["optimal"] < 0.1, errors
+    exact = get_baseline("optimal", task=get_task("smooth", n_dims=1, noise=0.0))
+    p = exact.task.sample(20, 41, seed=1)  # 40 inputs on a line are close to one another: it must stay solvable
+    assert (exact.predict(p.xs[:, :40], p.ys[:, :40], p.xs[:, :40]) - p.ys[:, :40]).abs().max() < 0.01
 
 
 def test_lasso_path_equals_plain_coordinate_descent():

@@ -63,6 +63,17 @@ def test_sparse_weights_are_exactly_sparse_and_uniform(d, sparsity):
     near(w[used].var(), 1, 0.03)
 
 
+@pytest.mark.parametrize("d, length", [(1, 1.0), (1, 0.4), (3, 1.5)])
+def test_smooth_functions_have_the_covariance_of_their_kernel(d, length):
+    task = get_task("smooth", n_dims=d, length=length)
+    places = torch.randn(7, d, generator=torch.Generator().manual_seed(0))
+    values = task.function(Random(0, 20_000))(places.expand(20_000, -1, -1))
+    kernel = (-torch.cdist(places, places).square() / (2 * length**2)).exp()
+    near((values.T @ values / 20_000 - kernel).abs().max(), 0, 0.03)
+    both = values[:, 0] + values[:, 1]
+    near(both.pow(4).mean() / both.var() ** 2, 3, 0.2)  # as of normal numbers
+
+
 @pytest.mark.parametrize("depth", [1, 3, 4, 6])
 def test_tree_equals_a_recursive_evaluation(depth):
     task = get_task("decision_tree", n_dims=7, depth=depth)
