@@ -1,29 +1,57 @@
-"""A trained run as an estimator with scikit-learn's conventions, which scikit-learn is not needed for."""
+"""A trained run as an estimator with scikit-learn's conventions, which scikit-learn is not needed for.
+
+Whatever the table, the model is shown what it was trained on: columns with mean 0 and variance 1 by the rows that were
+given to `fit`, labels of the size that its task has, and not many more rows than in training.
+"""
+
+import math
+from pathlib import Path
 
 import numpy
 import torch
 from numpy.typing import ArrayLike
 
-from minicl.checks import InputError
-from minicl.runs import load
+from minicl.auditing import symbolic
+from minicl.checks import InputError, choose
+from minicl.masks import ROTARY, TABLES
+from minicl.runs import load_run
+
+DEFAULT = Path(__file__).parent / "models" / "tables"  # what Regressor() uses
+LONGER = 2  # prompts may be so many times as long as in training; more rows are dealt out to several prompts
+ORDERS = 4  # orders of the rows that are averaged if the mask is not invariant
+QUERIES = 1024  # that are asked at once
+FEATURES = ("all", "correlated")
 
 
 class Regressor:
-    """`Regressor(run).fit(X, y).predict(X)`: fitting remembers the examples, predicting puts them into the prompt.
+    """`Regressor().fit(X, y).predict(X)`: fitting remembers the examples, predicting puts them into the prompt.
 
-    Fewer features than the model's dimensions are padded with zeros; more are refused. `trust` lets code run that came
-    with the run's folder: a mask or a task of somebody's own.
+    `run` is a run folder or a checkpoint; None is the model that comes with minicl. Columns and labels are standardised
+    by the rows given to `fit`. With fewer columns than the model's dimensions the rest is 0. With more, `features`
+    decides: "all" refuses, "correlated" keeps those that correlate most with y. The order of the rows does not matter:
+    they are put into one that depends on their values and on `seed`. If the mask is not invariant, the answers of 4
+    such orders are averaged. Rows beyond twice the training length are dealt out to several prompts, whose answers are
+    averaged too. `trust` lets code run that came with the run's folder: a mask or a task of somebody's own.
     """
 
     _estimator_type = "regressor"
 
-    def __init__(self, run: str, step: int | None = None, trust: bool = False):
+    def __init__(
+        self,
+        run: str | Path | None = None,
+        step: int | None = None,
+        trust: bool = False,
+        features: str = "all",
+        seed: int = 0,
+    ):
         self.run = run
         self.step = step
         self.trust = trust
+        self.features = features
+        self.seed = seed
 
     def get_params(self, deep: bool = True) -> dict:
-        return {"run": self.run, "step": self.step, "trust": self.trust}
+        return {name: getattr(self, name) for name in ("run", "step", "trust", "features", "seed")}
 
     def set_params(self, **params) -> "Regressor":
         for name, value in params.items():
@@ -43,13 +71,46 @@ class Regressor:
         y = _numbers("y", y)
         if len(X) == 0:
             raise ValueError("X: got 0 samples, allowed: at least 1")
-        self.model_ = load(self.run, self.step, trust=self.trust)
-        most = self.model_.config.n_dims
-        if X.shape[1] > most:
-            raise InputError(f"X: got {X.shape[1]} features, allowed: at most the {most} dimensions of {self.run}")
+        choose("features", self.features, FEATURES)
+        self.model_, config = load_run(DEFAULT if self.run is None else self.run, self.step, trust=self.trust)
         self.n_features_in_ = X.shape[1]
-        self.X_, self.y_ = self._pad(X), torch.tensor(y, dtype=self._dtype)
+        (self.mean_, self.scale_), (self.y_mean_, self.y_scale_) = _moments(X), _moments(y)
+        self.kept_ = self._keep(X, y)
+        self.y_size_ = config.task.label_size
+        self.contexts_ = [self._context(X[rows], y[rows]) for rows in self._deal(X, y, config)]
         return self
+
+    def _keep(self, X, y):
+        """The columns that enter the prompt, in their order."""
+        most, count = self.model_.config.n_dims, X.shape[1]
+        if count <= most:
+            return numpy.arange(count)
+        if self.features == "all":
+            offer = f'Regressor(features="correlated") keeps the {most} that correlate most with y'
+            raise InputError(f"X: got {count} features, allowed: at most the model's {most} dimensions; {offer}")
+        related = numpy.abs((y - self.y_mean_) @ ((X - self.mean_) * _inverse(self.scale_)))
+        return numpy.sort(numpy.argsort(-related, kind="stable")[:most])
+
+    def _deal(self, X, y, config):
+        """The rows of each prompt. Equal tables are dealt equally, whatever the order of their rows."""
+        most = LONGER * config.data.examples
+        if self.model_.positions in TABLES:
+            most = config.model.max_examples
+        sorted_rows = numpy.lexsort((*X.T, y))
+        random = numpy.random.default_rng(self.seed)
+        parts = math.ceil(len(X) / most)
+        orders = [sorted_rows[random.permutation(len(X))] for _ in range(1 if is_invariant(self.model_) else ORDERS)]
+        return [order[part::parts] for order in orders for part in range(parts)]
+
+    def _context(self, X, y):
+        """A prompt's examples as the model takes them: (1, n, d) and (1, n)."""
+        y = self.y_size_ * (y - self.y_mean_) * _inverse(self.y_scale_)
+        return self._prepared(X), torch.tensor(y, dtype=self._dtype)[None]
+
+    def _prepared(self, X):
+        X = ((X - self.mean_) * _inverse(self.scale_))[:, self.kept_]
+        missing = self.model_.config.n_dims - X.shape[1]
+        return torch.tensor(numpy.pad(X, ((0, 0), (0, missing))), dtype=self._dtype)[None]
 
     def predict(self, X: ArrayLike) -> numpy.ndarray:
         if not hasattr(self, "model_"):
@@ -59,26 +120,28 @@ class Regressor:
             raise ValueError(
                 f"X has {X.shape[1]} features, but Regressor is expecting {self.n_features_in_} features as input"
             )
+        queries = self._prepared(X)
         with torch.inference_mode():
-            parts = self._pad(X).split(256)  # queries do not see each other, so any number at a time will do
-            answers = [self.model_(self.X_[None], self.y_[None], part[None]).query[0] for part in parts]
-        return torch.cat(answers).double().numpy()
+            answers = sum(self._answers(*context, queries) for context in self.contexts_) / len(self.contexts_)
+        return self.y_mean_ + self.y_scale_ / self.y_size_ * answers.double().numpy()
+
+    def _answers(self, xs, ys, queries):
+        """(m,) by one prompt. Queries do not see each other, so any number at a time will do."""
+        return torch.cat([self.model_(xs, ys, part).query[0] for part in queries.split(QUERIES, dim=1)])
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
-        """The share of y's variance that is explained (R²)."""
+        """The share of y's variance that is explained (R²); of a constant y 1 if it is met exactly, else 0."""
         y = numpy.asarray(y, dtype=float)
-        return 1 - ((y - self.predict(X)) ** 2).sum() / ((y - y.mean()) ** 2).sum()
-
-    def _pad(self, X):
-        missing = self.model_.config.n_dims - X.shape[1]
-        return torch.tensor(numpy.pad(X, ((0, 0), (0, missing))), dtype=self._dtype)
+        rest, all_of_it = ((y - self.predict(X)) ** 2).sum(), ((y - y.mean()) ** 2).sum()
+        return float(1 - rest / all_of_it) if all_of_it else float(rest == 0)
 
     @property
     def _dtype(self):
         return self.model_.read_in.weight.dtype
 
     def __repr__(self):
-        given = {k: v for k, v in self.get_params().items() if k == "run" or v}
+        usual = Regressor().get_params()
+        given = {k: v for k, v in self.get_params().items() if v != usual[k]}
         return f"Regressor({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
     def __sklearn_tags__(self):
@@ -90,6 +153,26 @@ class Regressor:
             input_tags=InputTags(),
             regressor_tags=RegressorTags(poor_score=True),
         )
+
+
+def is_invariant(model: torch.nn.Module) -> bool:
+    """Whether the order of the examples can change a model's answers, by the certificate of its mask."""
+    config = model.config
+    if config.architecture == "deepset" or config.strategy.average:
+        return True
+    relative = config.resolved_positions in ROTARY
+    return not symbolic(config.layout(3, 1), config.n_layer, relative).swaps
+
+
+def _moments(values):
+    """Mean and standard deviation of each column, the latter 0 where only rounding makes it differ from 0."""
+    mean, scale = values.mean(0), values.std(0)
+    return mean, numpy.where(scale > 1e-12 * numpy.abs(mean), scale, 0.0)
+
+
+def _inverse(scale):
+    """1 / scale, and 0 for what is constant: it says nothing, so it enters the prompt as 0."""
+    return numpy.divide(1.0, scale, out=numpy.zeros_like(scale), where=scale > 0)
 
 
 def _matrix(X):
@@ -106,9 +189,11 @@ def _matrix(X):
 def _numbers(what, values):
     if numpy.iscomplexobj(values):
         raise ValueError(f"{what}: Complex data not supported")
-    values = values.astype(float)
+    values = values.astype(float)  # text: "could not convert string to float", as in scikit-learn
+    if numpy.isnan(values).any():
+        raise ValueError(f"Input {what} contains NaN: fill in missing values first, or leave their rows out")
     if not numpy.isfinite(values).all():
-        raise ValueError(f"{what}: got NaN or infinity, allowed: finite numbers")
+        raise ValueError(f"Input {what} contains infinity, or a value too large for float64")
     return values
 
 
