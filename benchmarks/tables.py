@@ -29,16 +29,19 @@ from pathlib import Path
 
 import numpy
 import real_tables
+import tables_report
 import torch
 from sklearn import dummy, ensemble, linear_model, neighbors, pipeline, preprocessing
+from tables_report import ROWS
 from threadpoolctl import threadpool_limits
 
 from minicl import Regressor, runs, train
 from minicl.checkpoint import checkpoints, write_atomically
-from minicl.checks import choose
+from minicl.checks import InputError, choose
+from minicl.cli import Parser
 from minicl.text import names
 
-ROWS, SPLITS, MOST_TEST, LEAST_TEST = (10, 20, 40, 80, 160), 20, 500, 40
+SPLITS, MOST_TEST, LEAST_TEST = 20, 500, 40
 KEPT = Path(__file__).parent.parent / "results" / "tables"
 
 
@@ -124,7 +127,7 @@ def train_all(args) -> None:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("train", help="train preset tables under several masks")
     command.add_argument("--masks", default="ar,boe,pfn,invicl", help="separated by commas (ar,boe,pfn,invicl)")
@@ -140,19 +143,17 @@ def main():
     command.add_argument("--only", default="test", help="development, test or all (test)")
     command.add_argument("--write", type=Path, metavar="FILE", help="replace the results in this Markdown file")
     command.add_argument("--plot", metavar="FILE", help="draw the ratios")
-    command.set_defaults(do=None)
+    command.set_defaults(do=tables_report.run)
     for command in commands.choices.values():
         command.add_argument("--out", type=Path, default=KEPT, help="folder of the numbers (results/tables)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # LassoCV warns where it stops before it has converged
-    with threadpool_limits(1):
-        if args.do:
+    try:
+        with threadpool_limits(1):
             args.do(args)
-        else:
-            import tables_report
-
-            tables_report.run(args)
+    except InputError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from minicl.checkpoint import write_atomically
 from minicl.checks import check
 from minicl.stats import RESAMPLES, interval, percent, rank_correlation
 
-ROWS, FEW, MANY = (10, 20, 40, 80, 160), 20, 80
+ROWS = (10, 20, 40, 80, 160)
+FEW, MANY = 20, 80
 AGAINST, TRIVIAL = "RidgeCV", "mean"
 MARKS = "<!-- results -->", "<!-- end of results -->"
 Cells = dict[tuple[str, int], float]
