@@ -69,7 +69,7 @@ class Tables(Task):
         d = self.n_dims
         count = 1 + random.integers("columns", random.dims or d, 2).amin(1, keepdim=True)  # more often few than many
         share = random.uniform("share", 1, 1).sqrt() * random.uniform("shares", 1, d).sqrt()
-        weight = random.uniform("fall", 1, 1) ** torch.arange(FACTORS, device=count.device).view(-1, 1)
+        weight = random.uniform("fall", 1, 1).expand(-1, FACTORS, 1).cumprod(1)
         directions = weight * random.normal("loadings", FACTORS, d)  # one factor that matters, or several
         kind = 1 + random.integers("kinds", len(shapes), 1, d)
         kind = kind * (random.uniform("odd", 1, d) < self.odd)
@@ -134,10 +134,13 @@ def standardised(f: Callable[[Tensor], Tensor], probes: Tensor) -> Callable[[Ten
 
 
 def shaped(columns: Columns, z: Tensor) -> Tensor:
-    """Standard normal z (B, n, d) as columns of their kinds; every kind has mean 0 and variance 1."""
-    values = z
+    """Standard normal z (B, n, d) as columns of their kinds; every kind has mean 0 and variance 1.
+
+    Done in float64: the last bits of exp and sinh depend on a number's place in the batch, and are lost in float32.
+    """
+    values, exact, strength = z, z.double(), columns.strength.double()
     for kind, shape in enumerate(shapes, start=1):
-        values = torch.where(columns.kind == kind, shape(z, columns.strength), values)
+        values = torch.where(columns.kind == kind, shape(exact, strength).to(z.dtype), values)
     return values
 
 
@@ -177,4 +180,4 @@ shapes = (skewed, skewed_left, heavy_tailed, binary, stepped)
 
 def _scales(random, name, *shape):
     """Log-normal scales whose mean square is 1."""
-    return (DRIFT * random.normal(name, *shape) - DRIFT**2).exp()
+    return (DRIFT * random.normal(name, *shape).double() - DRIFT**2).exp().float()  # float64: see `shaped`
