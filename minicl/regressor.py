@@ -1,7 +1,9 @@
 """A trained run as an estimator with scikit-learn's conventions, which scikit-learn is not needed for.
 
 Whatever the table, the model is shown what it was trained on: columns with mean 0 and variance 1 by the rows that were
-given to `fit`, labels of the size that its task has, and not many more rows than in training.
+given to `fit`, labels of the size that its task has, and not many more rows than in training. It is shown the table in
+several views, which say the same: with columns in another order, and some of them, or the labels, with the other sign.
+A perfect model would answer all of them alike; the mean of a real one's answers is better than each of them.
 """
 
 import math
@@ -11,15 +13,13 @@ import numpy
 import torch
 from numpy.typing import ArrayLike
 
-from minicl.auditing import symbolic
-from minicl.checks import InputError, choose
-from minicl.masks import ROTARY, TABLES
+from minicl.checks import InputError, check_int, choose
+from minicl.masks import TABLES
 from minicl.runs import load_run
 
 DEFAULT = Path(__file__).parent / "models" / "tables"  # what Regressor() uses
 LONGER = 2  # prompts may be so many times as long as in training; more rows are dealt out to several prompts
-ORDERS = 4  # orders of the rows that are averaged if the mask is not invariant
-QUERIES = 1024  # that are asked at once
+QUERIES = 1024  # that are asked at once, in each view
 FEATURES = ("all", "correlated")
 
 
@@ -28,10 +28,11 @@ class Regressor:
 
     `run` is a run folder or a checkpoint; None is the model that comes with minicl. Columns and labels are standardised
     by the rows given to `fit`. With fewer columns than the model's dimensions the rest is 0. With more, `features`
-    decides: "all" refuses, "correlated" keeps those that correlate most with y. The order of the rows does not matter:
-    they are put into one that depends on their values and on `seed`. If the mask is not invariant, the answers of 4
-    such orders are averaged. Rows beyond twice the training length are dealt out to several prompts, whose answers are
-    averaged too. `trust` lets code run that came with the run's folder: a mask or a task of somebody's own.
+    decides: "all" refuses, "correlated" keeps those that correlate most with y. The answers to several `views` of the
+    table are averaged; the first shows its columns as they are. The order of the rows does not matter: in each view
+    they are put into one that depends on their values and on `seed`, which a mask that is not invariant needs. Rows
+    beyond twice the training length are dealt out to several prompts, whose answers are averaged too. `trust` lets code
+    run that came with the run's folder: a mask or a task of somebody's own.
     """
 
     _estimator_type = "regressor"
@@ -42,16 +43,18 @@ class Regressor:
         step: int | None = None,
         trust: bool = False,
         features: str = "all",
+        views: int = 4,
         seed: int = 0,
     ):
         self.run = run
         self.step = step
         self.trust = trust
         self.features = features
+        self.views = views
         self.seed = seed
 
     def get_params(self, deep: bool = True) -> dict:
-        return {name: getattr(self, name) for name in ("run", "step", "trust", "features", "seed")}
+        return {name: getattr(self, name) for name in ("run", "step", "trust", "features", "views", "seed")}
 
     def set_params(self, **params) -> "Regressor":
         for name, value in params.items():
@@ -72,45 +75,48 @@ class Regressor:
         if len(X) == 0:
             raise ValueError("X: got 0 samples, allowed: at least 1")
         choose("features", self.features, FEATURES)
+        check_int("views", self.views, least=1)
         self.model_, config = load_run(DEFAULT if self.run is None else self.run, self.step, trust=self.trust)
         self.n_features_in_ = X.shape[1]
         (self.mean_, self.scale_), (self.y_mean_, self.y_scale_) = _moments(X), _moments(y)
-        self.kept_ = self._keep(X, y)
-        self.y_size_ = config.task.label_size
-        self.contexts_ = [self._context(X[rows], y[rows]) for rows in self._deal(X, y, config)]
+        self.y_size_, random = config.task.label_size, numpy.random.default_rng(self.seed)
+        self.columns_, self.signs_, self.y_signs_ = self._draw_views(self._keep(X, y), random)
+        most = config.model.max_examples if self.model_.positions in TABLES else LONGER * config.data.examples
+        self.prompts_ = self._deal(X, y, math.ceil(len(X) / most), random)
         return self
 
     def _keep(self, X, y):
-        """The columns that enter the prompt, in their order."""
-        most, count = self.model_.config.n_dims, X.shape[1]
-        if count <= most:
-            return numpy.arange(count)
+        """The columns that enter the prompt, in their order. A constant one says nothing."""
+        most, kept = self.model_.config.n_dims, numpy.flatnonzero(self.scale_)
+        if len(kept) <= most:
+            return kept
         if self.features == "all":
             offer = f'Regressor(features="correlated") keeps the {most} that correlate most with y'
-            raise InputError(f"X: got {count} features, allowed: at most the model's {most} dimensions; {offer}")
-        related = numpy.abs((y - self.y_mean_) @ ((X - self.mean_) * _inverse(self.scale_)))
-        return numpy.sort(numpy.argsort(-related, kind="stable")[:most])
+            raise InputError(f"X: got {len(kept)} features, allowed: at most the model's {most} dimensions; {offer}")
+        related = numpy.abs((y - self.y_mean_) @ ((X - self.mean_) * _inverse(self.scale_)))[kept]
+        return numpy.sort(kept[numpy.argsort(-related, kind="stable")[:most]])
 
-    def _deal(self, X, y, config):
-        """The rows of each prompt. Equal tables are dealt equally, whatever the order of their rows."""
-        most = LONGER * config.data.examples
-        if self.model_.positions in TABLES:
-            most = config.model.max_examples
+    def _draw_views(self, kept, random):
+        """For each view the columns (V, k) and their signs (V, k), and the sign of the labels (V, 1)."""
+        signs = random.choice([-1.0, 1.0], size=(self.views, len(kept) + 1))
+        columns = numpy.stack([random.permutation(kept) for _ in range(self.views)])
+        signs[0], columns[0] = 1, kept
+        return columns, signs[:, 1:], signs[:, :1]
+
+    def _deal(self, X, y, parts, random):
+        """The prompts: (V, n, d) and (V, n) of each. The order of the rows of a table does not change them."""
         sorted_rows = numpy.lexsort((*X.T, y))
-        random = numpy.random.default_rng(self.seed)
-        parts = math.ceil(len(X) / most)
-        orders = [sorted_rows[random.permutation(len(X))] for _ in range(1 if is_invariant(self.model_) else ORDERS)]
-        return [order[part::parts] for order in orders for part in range(parts)]
+        orders = numpy.stack([sorted_rows[random.permutation(len(X))] for _ in range(self.views)])
+        xs, view = self._shown(X), numpy.arange(self.views)[:, None]
+        ys = torch.tensor(self.y_signs_ * self.y_size_ * (y - self.y_mean_) * _inverse(self.y_scale_), dtype=xs.dtype)
+        return [(xs[view, rows], ys[view, rows]) for rows in (orders[:, part::parts] for part in range(parts))]
 
-    def _context(self, X, y):
-        """A prompt's examples as the model takes them: (1, n, d) and (1, n)."""
-        y = self.y_size_ * (y - self.y_mean_) * _inverse(self.y_scale_)
-        return self._prepared(X), torch.tensor(y, dtype=self._dtype)[None]
-
-    def _prepared(self, X):
-        X = ((X - self.mean_) * _inverse(self.scale_))[:, self.kept_]
-        missing = self.model_.config.n_dims - X.shape[1]
-        return torch.tensor(numpy.pad(X, ((0, 0), (0, missing))), dtype=self._dtype)[None]
+    def _shown(self, X):
+        """(V, rows, d): rows as the model sees them in each view."""
+        X = (X - self.mean_) * _inverse(self.scale_)
+        shown = X[:, self.columns_].swapaxes(0, 1) * self.signs_[:, None]
+        missing = self.model_.config.n_dims - shown.shape[2]
+        return torch.tensor(numpy.pad(shown, ((0, 0), (0, 0), (0, missing))), dtype=self.model_.read_in.weight.dtype)
 
     def predict(self, X: ArrayLike) -> numpy.ndarray:
         if not hasattr(self, "model_"):
@@ -120,24 +126,17 @@ class Regressor:
             raise ValueError(
                 f"X has {X.shape[1]} features, but Regressor is expecting {self.n_features_in_} features as input"
             )
-        queries = self._prepared(X)
+        queries = self._shown(X).split(QUERIES, dim=1)  # they do not see each other: any number at a time will do
         with torch.inference_mode():
-            answers = sum(self._answers(*context, queries) for context in self.contexts_) / len(self.contexts_)
-        return self.y_mean_ + self.y_scale_ / self.y_size_ * answers.double().numpy()
-
-    def _answers(self, xs, ys, queries):
-        """(m,) by one prompt. Queries do not see each other, so any number at a time will do."""
-        return torch.cat([self.model_(xs, ys, part).query[0] for part in queries.split(QUERIES, dim=1)])
+            answers = sum(torch.cat([self.model_(*p, part).query for part in queries], dim=1) for p in self.prompts_)
+        mean = (answers.double().numpy() * self.y_signs_).mean(0) / len(self.prompts_)
+        return self.y_mean_ + self.y_scale_ / self.y_size_ * mean
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """The share of y's variance that is explained (R²); of a constant y 1 if it is met exactly, else 0."""
         y = numpy.asarray(y, dtype=float)
         rest, all_of_it = ((y - self.predict(X)) ** 2).sum(), ((y - y.mean()) ** 2).sum()
         return float(1 - rest / all_of_it) if all_of_it else float(rest == 0)
-
-    @property
-    def _dtype(self):
-        return self.model_.read_in.weight.dtype
 
     def __repr__(self):
         usual = Regressor().get_params()
@@ -155,15 +154,6 @@ class Regressor:
         )
 
 
-def is_invariant(model: torch.nn.Module) -> bool:
-    """Whether the order of the examples can change a model's answers, by the certificate of its mask."""
-    config = model.config
-    if config.architecture == "deepset" or config.strategy.average:
-        return True
-    relative = config.resolved_positions in ROTARY
-    return not symbolic(config.layout(3, 1), config.n_layer, relative).swaps
-
-
 def _moments(values):
     """Mean and standard deviation of each column, the latter 0 where only rounding makes it differ from 0."""
     mean, scale = values.mean(0), values.std(0)
@@ -171,7 +161,7 @@ def _moments(values):
 
 
 def _inverse(scale):
-    """1 / scale, and 0 for what is constant: it says nothing, so it enters the prompt as 0."""
+    """1 / scale, and 0 for what is constant."""
     return numpy.divide(1.0, scale, out=numpy.zeros_like(scale), where=scale > 0)
 
 

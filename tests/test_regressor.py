@@ -37,7 +37,7 @@ def of(monkeypatch):
 def test_the_model_is_shown_standardised_columns_and_labels_of_its_task_s_size(of):
     X, y = table()
     new = table(5, seed=1)[0]
-    model = of().fit(5 + 3 * X, 7 + 2 * y)
+    model = of(views=1).fit(5 + 3 * X, 7 + 2 * y)
 
     def prepared(values):
         return torch.tensor(numpy.pad((values - X.mean(0)) / X.std(0), ((0, 0), (0, 1))))[None]
@@ -49,6 +49,21 @@ def test_the_model_is_shown_standardised_columns_and_labels_of_its_task_s_size(o
     numpy.testing.assert_allclose(model.predict(5 + 3 * new), expected, rtol=1e-6)
 
 
+def test_views_show_the_same_table_with_other_columns_and_signs(of):
+    X, y = table(columns=4)
+    new = table(5, 4, seed=1)[0]
+    several = of(views=3, seed=5).fit(X, y)
+    assert several.columns_[0].tolist() == [0, 1, 2, 3] and (several.signs_[0] == 1).all()
+    assert len({*map(tuple, several.columns_)}) > 1 and (several.signs_ < 0).any()
+    each = []
+    for columns, signs, (sign,) in zip(several.columns_, several.signs_, several.y_signs_, strict=True):
+        one = of(views=1).fit(X[:, columns] * signs, sign * y)
+        each.append(sign * one.predict(new[:, columns] * signs))
+    numpy.testing.assert_allclose(several.predict(new), numpy.mean(each, 0), rtol=1e-6)
+    with pytest.raises(ValueError, match="views: got 0, allowed: a whole number of at least 1"):
+        of(views=0).fit(X, y)
+
+
 def test_a_trained_run(runs):
     X, y = table()
     model = Regressor(str(runs / "invicl")).fit(X, y)
@@ -57,38 +72,37 @@ def test_a_trained_run(runs):
     file = next((runs / "invicl" / "checkpoints").glob("step-*30.pt"))
     numpy.testing.assert_array_equal(model.predict(X), Regressor(file).fit(X, y).predict(X))
     assert Regressor("a").set_params(step=3).get_params() == {
-        "run": "a", "step": 3, "trust": False, "features": "all", "seed": 0,
+        "run": "a", "step": 3, "trust": False, "features": "all", "views": 4, "seed": 0,
     }  # fmt: skip
     assert repr(Regressor("a", seed=2)) == "Regressor(run='a', seed=2)" and repr(Regressor()) == "Regressor()"
 
 
-@pytest.mark.parametrize(
-    "mask, orders", [("invicl", 1), ("pfn", 1), ("boe", 1), ("batchicl", 1), ("ar", 4), ("nope", 4)]
-)
-def test_the_order_of_the_rows_does_not_matter(of, mask, orders):
-    """By the mask's own invariance; or by an order that depends on the rows' values, and an average over several."""
-    X, y = table(columns=4)
+@pytest.mark.parametrize("mask", ["invicl", "pfn", "boe", "batchicl", "ar", "nope"])
+def test_the_order_of_the_rows_does_not_matter(of, mask):
+    """By the mask's own invariance; or by orders that depend on the rows' values, one for each view."""
+    X, y = table(columns=1)
     shuffled = numpy.random.default_rng(1).permutation(len(X))
     model = of(mask).fit(X, y)
-    assert len(model.contexts_) == orders
     numpy.testing.assert_allclose(model.predict(X), of(mask).fit(X[shuffled], y[shuffled]).predict(X), atol=1e-4)
-    other = of(mask, seed=1).fit(X, y).predict(X)
-    assert numpy.allclose(model.predict(X), other, atol=1e-6) == (orders == 1), "the seed chooses the orders"
+    first, second = (of(mask, views=1, seed=seed).fit(X, y).predict(X) for seed in (1, 2))
+    assert numpy.allclose(first, second, atol=1e-6) == (mask not in ("ar", "nope")), "the seed chooses the order"
 
 
 def test_many_rows_are_dealt_out_to_prompts(of):
     X, y = table(5000)
-    model = of(examples=100).fit(X, y)
-    assert [len(ys[0]) for _, ys in model.contexts_] == [200] * 25
-    all_labels = torch.cat([ys[0] for _, ys in model.contexts_]).sort().values
-    numpy.testing.assert_allclose(all_labels, numpy.sort(2 * (y - y.mean()) / y.std()), rtol=1e-6)
+    model = of(examples=100, views=2).fit(X, y)
+    assert [tuple(ys.shape) for _, ys in model.prompts_] == [(2, 200)] * 25
+    all_labels = torch.cat([ys for _, ys in model.prompts_], dim=1) * torch.tensor(model.y_signs_)
+    expected = numpy.tile(numpy.sort(2 * (y - y.mean()) / y.std()), (2, 1))
+    numpy.testing.assert_allclose(all_labels.sort(1).values, expected, rtol=1e-6, err_msg="each row once in each view")
     few = X[:3]
     with torch.no_grad():
-        each = [model.model_(*context, model._prepared(few)).query[0].numpy() for context in model.contexts_]
-    numpy.testing.assert_allclose(model.predict(few), y.mean() + numpy.mean(each, 0) / 2 * y.std(), rtol=1e-6)
+        each = [model.model_(*prompt, model._shown(few)).query.numpy() * model.y_signs_ for prompt in model.prompts_]
+    numpy.testing.assert_allclose(model.predict(few), y.mean() + numpy.mean(each, (0, 1)) / 2 * y.std(), rtol=1e-6)
     order = numpy.random.default_rng(2).permutation(5000)
-    numpy.testing.assert_allclose(model.predict(few), of(examples=100).fit(X[order], y[order]).predict(few), atol=1e-4)
-    assert [len(ys[0]) for _, ys in of("ar", max_examples=7).fit(X[:13], y[:13]).contexts_] == [7, 6] * 4
+    again = of(examples=100, views=2).fit(X[order], y[order])
+    numpy.testing.assert_allclose(model.predict(few), again.predict(few), atol=1e-4)
+    assert [ys.shape[1] for _, ys in of("ar", max_examples=7).fit(X[:13], y[:13]).prompts_] == [7, 6]
 
 
 def test_queries_are_asked_a_part_at_a_time(of, monkeypatch):
