@@ -116,9 +116,9 @@ PRESETS = {
         "keep": (1000, 2500, 5000, 10_000, 15_000),
     },
     "tables": {
-        **SHAPE, **QUICK, "task": "tables", "n_dims": 20, "examples": 100, "fewest": 10, "max_examples": 100,
-        "queries": 16, "clean": True, "n_layer": 8, "steps": 10_000, "batch_size": 64, "log_every": 250,
-        "save_every": 250,
+        **SHAPE, **QUICK, "task": "tables", "n_dims": 20, "examples": 100, "fewest": 10, "lengths": "uniform",
+        "max_examples": 100, "queries": 24, "clean": True, "n_layer": 6, "steps": 5000, "batch_size": 64,
+        "log_every": 100, "save_every": 100,
     },
 }  # fmt: skip
 
