@@ -104,7 +104,7 @@ def measure_all(args) -> None:
         file = next(iter(checkpoints(run).values()))
         weights = hashlib.sha256(file.read_bytes()).hexdigest()
         given = {"splits": SPLITS, "weights": weights, "mask": config.method, "seed": config.train.seed}
-        given["synthetic"] = synthetic(run)
+        given |= {"views": Regressor().views, "synthetic": synthetic(run)}
         measure(Path(run).name, partial(Regressor, run), tables, given, args.out)
 
 

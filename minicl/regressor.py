@@ -18,8 +18,8 @@ from minicl.masks import TABLES
 from minicl.runs import load_run
 
 DEFAULT = Path(__file__).parent / "models" / "tables"  # what Regressor() uses
-LONGER = 2  # prompts may be so many times as long as in training; more rows are dealt out to several prompts
-QUERIES = 1024  # that are asked at once, in each view
+LONGER = 4  # prompts may be so many times as long as in training; more rows are dealt out to several prompts
+QUERIES = 256  # that are asked at once, in each view
 FEATURES = ("all", "correlated")
 
 
@@ -31,8 +31,8 @@ class Regressor:
     decides: "all" refuses, "correlated" keeps those that correlate most with y. The answers to several `views` of the
     table are averaged; the first shows its columns as they are. The order of the rows does not matter: in each view
     they are put into one that depends on their values and on `seed`, which a mask that is not invariant needs. Rows
-    beyond twice the training length are dealt out to several prompts, whose answers are averaged too. `trust` lets code
-    run that came with the run's folder: a mask or a task of somebody's own.
+    beyond four times the training length are dealt out to several prompts, whose answers are averaged too. `trust` lets
+    code run that came with the run's folder: a mask or a task of somebody's own.
     """
 
     _estimator_type = "regressor"
@@ -76,7 +76,8 @@ class Regressor:
             raise ValueError("X: got 0 samples, allowed: at least 1")
         choose("features", self.features, FEATURES)
         check_int("views", self.views, least=1)
-        self.model_, config = load_run(DEFAULT if self.run is None else self.run, self.step, trust=self.trust)
+        model, config = load_run(DEFAULT if self.run is None else self.run, self.step, trust=self.trust)
+        self.model_ = model.double()  # so that rounding shows neither which rows are asked together, nor their order
         self.n_features_in_ = X.shape[1]
         (self.mean_, self.scale_), (self.y_mean_, self.y_scale_) = _moments(X), _moments(y)
         self.y_size_, random = config.task.label_size, numpy.random.default_rng(self.seed)
@@ -116,7 +117,7 @@ class Regressor:
         X = (X - self.mean_) * _inverse(self.scale_)
         shown = X[:, self.columns_].swapaxes(0, 1) * self.signs_[:, None]
         missing = self.model_.config.n_dims - shown.shape[2]
-        return torch.tensor(numpy.pad(shown, ((0, 0), (0, 0), (0, missing))), dtype=self.model_.read_in.weight.dtype)
+        return torch.tensor(numpy.pad(shown, ((0, 0), (0, 0), (0, missing))), dtype=torch.double)
 
     def predict(self, X: ArrayLike) -> numpy.ndarray:
         if not hasattr(self, "model_"):
@@ -129,7 +130,7 @@ class Regressor:
         queries = self._shown(X).split(QUERIES, dim=1)  # they do not see each other: any number at a time will do
         with torch.inference_mode():
             answers = sum(torch.cat([self.model_(*p, part).query for part in queries], dim=1) for p in self.prompts_)
-        mean = (answers.double().numpy() * self.y_signs_).mean(0) / len(self.prompts_)
+        mean = (answers.numpy() * self.y_signs_).mean(0) / len(self.prompts_)
         return self.y_mean_ + self.y_scale_ / self.y_size_ * mean
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:

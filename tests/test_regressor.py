@@ -1,5 +1,6 @@
 """A run as an estimator: what it answers, what it refuses, and scikit-learn's own checks."""
 
+import re
 import types
 
 import numpy
@@ -90,8 +91,8 @@ def test_the_order_of_the_rows_does_not_matter(of, mask):
 
 def test_many_rows_are_dealt_out_to_prompts(of):
     X, y = table(5000)
-    model = of(examples=100, views=2).fit(X, y)
-    assert [tuple(ys.shape) for _, ys in model.prompts_] == [(2, 200)] * 25
+    model = of("pfn", examples=50, views=2).fit(X, y)
+    assert [tuple(ys.shape) for _, ys in model.prompts_] == [(2, 200)] * 25, "four times the training length"
     all_labels = torch.cat([ys for _, ys in model.prompts_], dim=1) * torch.tensor(model.y_signs_)
     expected = numpy.tile(numpy.sort(2 * (y - y.mean()) / y.std()), (2, 1))
     numpy.testing.assert_allclose(all_labels.sort(1).values, expected, rtol=1e-6, err_msg="each row once in each view")
@@ -100,7 +101,7 @@ def test_many_rows_are_dealt_out_to_prompts(of):
         each = [model.model_(*prompt, model._shown(few)).query.numpy() * model.y_signs_ for prompt in model.prompts_]
     numpy.testing.assert_allclose(model.predict(few), y.mean() + numpy.mean(each, (0, 1)) / 2 * y.std(), rtol=1e-6)
     order = numpy.random.default_rng(2).permutation(5000)
-    again = of(examples=100, views=2).fit(X[order], y[order])
+    again = of("pfn", examples=50, views=2).fit(X[order], y[order])
     numpy.testing.assert_allclose(model.predict(few), again.predict(few), atol=1e-4)
     assert [ys.shape[1] for _, ys in of("ar", max_examples=7).fit(X[:13], y[:13]).prompts_] == [7, 6]
 
@@ -162,12 +163,38 @@ def test_what_is_refused_is_one_line(of, spoil, words):
         of().predict(table()[0])
 
 
-def test_regressor_passes_scikit_learn_s_checks(of):
+def test_regressor_passes_scikit_learn_s_checks():
     checks = pytest.importorskip("sklearn.utils.estimator_checks")
     excluded = {
         "check_supervised_y_2d": "a column of labels is taken as it is, without scikit-learn's own class of warning",
     }
-    results = checks.check_estimator(of(n_dims=20, examples=100), on_fail=None, on_skip=None)
+    results = checks.check_estimator(Regressor(), on_fail=None, on_skip=None)
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
     assert set(failed) == set(excluded), {k: repr(v)[:300] for k, v in failed.items() if k not in excluded}
     assert sum(r["status"] == "passed" for r in results) > 30
+
+
+def test_the_model_that_comes_with_minicl():
+    """On a table that it was not trained on it is better than the mean, and takes the rows in any order."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    X, y = datasets.load_diabetes(return_X_y=True)
+    order = numpy.random.default_rng(0).permutation(len(X))
+    learn, test = order[:40], order[40:]
+    model = Regressor().fit(X[learn], y[learn])
+    answers = model.predict(X[test])
+    assert ((answers - y[test]) ** 2).mean() < 0.8 * ((y[learn].mean() - y[test]) ** 2).mean()
+    shuffled = Regressor().fit(X[learn[::-1]], y[learn[::-1]]).predict(X[test])
+    assert numpy.abs(shuffled - answers).max() < 1e-4 * y.std()
+    assert sum(f.stat().st_size for f in regressor.DEFAULT.rglob("*") if f.is_file()) < 4e6
+
+
+def test_an_installed_package_carries_the_model():
+    patterns = [p for p in _package_data() if any(regressor.DEFAULT.parent.parent.glob(p))]
+    carried = {f for pattern in patterns for f in regressor.DEFAULT.parent.parent.glob(pattern)}
+    needed = {f for f in regressor.DEFAULT.rglob("*") if f.suffix in (".pt", ".json")}
+    assert needed and needed <= carried
+
+
+def _package_data():
+    setup = (regressor.DEFAULT.parent.parent.parent / "setup.py").read_text(encoding="utf-8")
+    return re.findall(r'"(models/[^"]+)"', setup)
