@@ -171,6 +171,31 @@ class LeastSquares(Ridge):
     alpha: ClassVar[float] = 0.0
 
 
+@BASELINES("ridge_cv")
+class RidgeCV(Baseline):
+    """Ridge regression of standardised columns with an intercept, its alpha of 0.1, 1, 10 by leave-one-out errors."""
+
+    def _predict(self, xs, ys, queries):
+        centre, middle = xs.mean(1, keepdim=True), ys.mean(1, keepdim=True)
+        size = xs.std(1, keepdim=True, correction=0)
+        size = size.where(size > INDEPENDENT * centre.abs(), torch.inf)  # a constant column says nothing
+        U, S, Vh = torch.linalg.svd((xs - centre) / size, full_matrices=False)
+        along = (U.mT @ (ys - middle).unsqueeze(-1))[..., 0]
+        shrunk = [S.square() / (S.square() + alpha) for alpha in ALPHAS]  # (B, rank) each
+        left_out = [
+            (ys - middle - (U @ (share * along).unsqueeze(-1))[..., 0])
+            / (1 - 1 / xs.shape[1] - _dot(U.square(), share.unsqueeze(1))).clamp_min(1e-9)
+            for share in shrunk
+        ]
+        best = torch.stack([e.square().mean(1) for e in left_out]).argmin(0)  # (B,)
+        share = torch.stack(shrunk, dim=1)[torch.arange(len(best), device=best.device), best]
+        w = (Vh.mT @ (share * along / S.where(S > 0, torch.inf)).unsqueeze(-1))[..., 0]
+        return middle + _dot(w.unsqueeze(1), (queries - centre) / size)
+
+
+ALPHAS = (0.1, 1.0, 10.0)  # scikit-learn's own for RidgeCV
+
+
 @BASELINES("lasso")
 class Lasso(Weights):
     """The w that minimises ‖Xw − y‖²/(2n) + alpha·‖w‖₁, as scikit-learn has it, without intercept."""

@@ -25,11 +25,12 @@ class DataConfig:
     queries: int = setting(1, "queries in each prompt", least=1)
     lengths: str = setting(
         "auto",
-        "number of examples in a step's prompts. fixed: all. uniform: any number from 0 on. long: the larger of two "
-        "such numbers. curriculum: growing with the dimensions, as in 2022. auto: fixed if context predictions train "
-        "all shorter lengths anyway (a causal mask), else long",
+        "number of examples in a step's prompts. fixed: all. uniform: any number from `fewest` on. long: the larger of "
+        "two such numbers. curriculum: growing with the dimensions, as in 2022. auto: fixed if context predictions "
+        "train all shorter lengths anyway (a causal mask), else long",
         choices=("auto", "fixed", "uniform", "long", "curriculum"),
     )
+    fewest: int = setting(0, "uniform and long: fewest examples in a prompt", least=0)
     curriculum_steps: int | None = setting(None, "curriculum: steps until prompts are full (15 % of all)", least=1)
 
 
@@ -45,6 +46,7 @@ class TrainConfig:
         "predictions can depend on other labels and not on their own",
         choices=("auto", "all", "query"),
     )
+    clean: bool = setting(False, "train on the function's values instead of the noisy labels: less noisy gradients")
     optimizer: str = setting(
         "adam", "optimiser; muon: for the matrices in the blocks, adam for the rest", choices=("adam", "adamw", "muon")
     )
@@ -113,6 +115,11 @@ PRESETS = {
         **QUICK, "init_std": 0.06, "queries": 16, "steps": 20_000, "warmup": 200, "save_every": 250, "log_every": 250,
         "keep": (1000, 2500, 5000, 10_000, 15_000),
     },
+    "tables": {
+        **SHAPE, **QUICK, "task": "tables", "n_dims": 20, "examples": 100, "fewest": 10, "lengths": "uniform",
+        "max_examples": 100, "queries": 24, "clean": True, "n_layer": 6, "steps": 5000, "batch_size": 64,
+        "log_every": 100, "save_every": 100,
+    },
 }  # fmt: skip
 
 
@@ -129,6 +136,9 @@ class Config:
     def __post_init__(self):
         for group in (self.data, self.train, self.machine):
             check_settings(group)
+        check(
+            self.data.fewest <= self.data.examples, "fewest", self.data.fewest, f"at most {self.data.examples} examples"
+        )
         check(self.train.beta2 < 1, "beta2", self.train.beta2, "a number of at least 0 and below 1")
         check(self.train.decay <= 1, "decay", self.train.decay, "a number from 0 to 1")
         exact = self.train.precision == "fp32" or self.machine.linear != "onednn"

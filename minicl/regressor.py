@@ -1,29 +1,60 @@
-"""A trained run as an estimator with scikit-learn's conventions, which scikit-learn is not needed for."""
+"""A trained run as an estimator with scikit-learn's conventions, which scikit-learn is not needed for.
+
+Whatever the table, the model is shown what it was trained on: columns with mean 0 and variance 1 by the rows that were
+given to `fit`, labels of the size that its task has, and not many more rows than in training. It is shown the table in
+several views, which say the same: with columns in another order, and some of them, or the labels, with the other sign.
+A perfect model would answer all of them alike; the mean of a real one's answers is better than each of them.
+"""
+
+import math
+from pathlib import Path
 
 import numpy
 import torch
 from numpy.typing import ArrayLike
 
-from minicl.checks import InputError
-from minicl.runs import load
+from minicl.checks import InputError, check_int, choose
+from minicl.masks import TABLES
+from minicl.runs import load_run
+
+DEFAULT = Path(__file__).parent / "models" / "tables"  # what Regressor() uses
+LONGER = 4  # prompts may be so many times as long as in training; more rows are dealt out to several prompts
+QUERIES = 256  # that are asked at once, in each view
+FEATURES = ("all", "correlated")
 
 
 class Regressor:
-    """`Regressor(run).fit(X, y).predict(X)`: fitting remembers the examples, predicting puts them into the prompt.
+    """`Regressor().fit(X, y).predict(X)`: fitting remembers the examples, predicting puts them into the prompt.
 
-    Fewer features than the model's dimensions are padded with zeros; more are refused. `trust` lets code run that came
-    with the run's folder: a mask or a task of somebody's own.
+    `run` is a run folder or a checkpoint; None is the model that comes with minicl. Columns and labels are standardised
+    by the rows given to `fit`. With fewer columns than the model's dimensions the rest is 0. With more, `features`
+    decides: "all" refuses, "correlated" keeps those that correlate most with y. The answers to several `views` of the
+    table are averaged; the first shows its columns as they are. The order of the rows does not matter: in each view
+    they are put into one that depends on their values and on `seed`, which a mask that is not invariant needs. Rows
+    beyond four times the training length are dealt out to several prompts, whose answers are averaged too. `trust` lets
+    code run that came with the run's folder: a mask or a task of somebody's own.
     """
 
     _estimator_type = "regressor"
 
-    def __init__(self, run: str, step: int | None = None, trust: bool = False):
+    def __init__(
+        self,
+        run: str | Path | None = None,
+        step: int | None = None,
+        trust: bool = False,
+        features: str = "all",
+        views: int = 4,
+        seed: int = 0,
+    ):
         self.run = run
         self.step = step
         self.trust = trust
+        self.features = features
+        self.views = views
+        self.seed = seed
 
     def get_params(self, deep: bool = True) -> dict:
-        return {"run": self.run, "step": self.step, "trust": self.trust}
+        return {name: getattr(self, name) for name in ("run", "step", "trust", "features", "views", "seed")}
 
     def set_params(self, **params) -> "Regressor":
         for name, value in params.items():
@@ -43,13 +74,50 @@ class Regressor:
         y = _numbers("y", y)
         if len(X) == 0:
             raise ValueError("X: got 0 samples, allowed: at least 1")
-        self.model_ = load(self.run, self.step, trust=self.trust)
-        most = self.model_.config.n_dims
-        if X.shape[1] > most:
-            raise InputError(f"X: got {X.shape[1]} features, allowed: at most the {most} dimensions of {self.run}")
+        choose("features", self.features, FEATURES)
+        check_int("views", self.views, least=1)
+        model, config = load_run(DEFAULT if self.run is None else self.run, self.step, trust=self.trust)
+        self.model_ = model.double()  # so that rounding shows neither which rows are asked together, nor their order
         self.n_features_in_ = X.shape[1]
-        self.X_, self.y_ = self._pad(X), torch.tensor(y, dtype=self._dtype)
+        (self.mean_, self.scale_), (self.y_mean_, self.y_scale_) = _moments(X), _moments(y)
+        self.y_size_, random = config.task.label_size, numpy.random.default_rng(self.seed)
+        self.columns_, self.signs_, self.y_signs_ = self._draw_views(self._keep(X, y), random)
+        most = config.model.max_examples if self.model_.positions in TABLES else LONGER * config.data.examples
+        self.prompts_ = self._deal(X, y, math.ceil(len(X) / most), random)
         return self
+
+    def _keep(self, X, y):
+        """The columns that enter the prompt, in their order. A constant one says nothing."""
+        most, kept = self.model_.config.n_dims, numpy.flatnonzero(self.scale_)
+        if len(kept) <= most:
+            return kept
+        if self.features == "all":
+            offer = f'Regressor(features="correlated") keeps the {most} that correlate most with y'
+            raise InputError(f"X: got {len(kept)} features, allowed: at most the model's {most} dimensions; {offer}")
+        related = numpy.abs((y - self.y_mean_) @ ((X - self.mean_) * _inverse(self.scale_)))[kept]
+        return numpy.sort(kept[numpy.argsort(-related, kind="stable")[:most]])
+
+    def _draw_views(self, kept, random):
+        """For each view the columns (V, k) and their signs (V, k), and the sign of the labels (V, 1)."""
+        signs = random.choice([-1.0, 1.0], size=(self.views, len(kept) + 1))
+        columns = numpy.stack([random.permutation(kept) for _ in range(self.views)])
+        signs[0], columns[0] = 1, kept
+        return columns, signs[:, 1:], signs[:, :1]
+
+    def _deal(self, X, y, parts, random):
+        """The prompts: (V, n, d) and (V, n) of each. The order of the rows of a table does not change them."""
+        sorted_rows = numpy.lexsort((*X.T, y))
+        orders = numpy.stack([sorted_rows[random.permutation(len(X))] for _ in range(self.views)])
+        xs, view = self._shown(X), numpy.arange(self.views)[:, None]
+        ys = torch.tensor(self.y_signs_ * self.y_size_ * (y - self.y_mean_) * _inverse(self.y_scale_), dtype=xs.dtype)
+        return [(xs[view, rows], ys[view, rows]) for rows in (orders[:, part::parts] for part in range(parts))]
+
+    def _shown(self, X):
+        """(V, rows, d): rows as the model sees them in each view."""
+        X = (X - self.mean_) * _inverse(self.scale_)
+        shown = X[:, self.columns_].swapaxes(0, 1) * self.signs_[:, None]
+        missing = self.model_.config.n_dims - shown.shape[2]
+        return torch.tensor(numpy.pad(shown, ((0, 0), (0, 0), (0, missing))), dtype=torch.double)
 
     def predict(self, X: ArrayLike) -> numpy.ndarray:
         if not hasattr(self, "model_"):
@@ -59,26 +127,21 @@ class Regressor:
             raise ValueError(
                 f"X has {X.shape[1]} features, but Regressor is expecting {self.n_features_in_} features as input"
             )
+        queries = self._shown(X).split(QUERIES, dim=1)  # they do not see each other: any number at a time will do
         with torch.inference_mode():
-            parts = self._pad(X).split(256)  # queries do not see each other, so any number at a time will do
-            answers = [self.model_(self.X_[None], self.y_[None], part[None]).query[0] for part in parts]
-        return torch.cat(answers).double().numpy()
+            answers = sum(torch.cat([self.model_(*p, part).query for part in queries], dim=1) for p in self.prompts_)
+        mean = (answers.numpy() * self.y_signs_).mean(0) / len(self.prompts_)
+        return self.y_mean_ + self.y_scale_ / self.y_size_ * mean
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
-        """The share of y's variance that is explained (R²)."""
+        """The share of y's variance that is explained (R²); of a constant y 1 if it is met exactly, else 0."""
         y = numpy.asarray(y, dtype=float)
-        return 1 - ((y - self.predict(X)) ** 2).sum() / ((y - y.mean()) ** 2).sum()
-
-    def _pad(self, X):
-        missing = self.model_.config.n_dims - X.shape[1]
-        return torch.tensor(numpy.pad(X, ((0, 0), (0, missing))), dtype=self._dtype)
-
-    @property
-    def _dtype(self):
-        return self.model_.read_in.weight.dtype
+        rest, all_of_it = ((y - self.predict(X)) ** 2).sum(), ((y - y.mean()) ** 2).sum()
+        return float(1 - rest / all_of_it) if all_of_it else float(rest == 0)
 
     def __repr__(self):
-        given = {k: v for k, v in self.get_params().items() if k == "run" or v}
+        usual = Regressor().get_params()
+        given = {k: v for k, v in self.get_params().items() if v != usual[k]}
         return f"Regressor({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
     def __sklearn_tags__(self):
@@ -90,6 +153,17 @@ class Regressor:
             input_tags=InputTags(),
             regressor_tags=RegressorTags(poor_score=True),
         )
+
+
+def _moments(values):
+    """Mean and standard deviation of each column, the latter 0 where only rounding makes it differ from 0."""
+    mean, scale = values.mean(0), values.std(0)
+    return mean, numpy.where(scale > 1e-12 * numpy.abs(mean), scale, 0.0)
+
+
+def _inverse(scale):
+    """1 / scale, and 0 for what is constant."""
+    return numpy.divide(1.0, scale, out=numpy.zeros_like(scale), where=scale > 0)
 
 
 def _matrix(X):
@@ -106,9 +180,11 @@ def _matrix(X):
 def _numbers(what, values):
     if numpy.iscomplexobj(values):
         raise ValueError(f"{what}: Complex data not supported")
-    values = values.astype(float)
+    values = values.astype(float)  # text: "could not convert string to float", as in scikit-learn
+    if numpy.isnan(values).any():
+        raise ValueError(f"Input {what} contains NaN: fill in missing values first, or leave their rows out")
     if not numpy.isfinite(values).all():
-        raise ValueError(f"{what}: got NaN or infinity, allowed: finite numbers")
+        raise ValueError(f"Input {what} contains infinity, or a value too large for float64")
     return values
 
 

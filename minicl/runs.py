@@ -26,6 +26,13 @@ def load(
 
     A mask or a task of one's own is code: it runs if a run was trained with it here, or with `trust`.
     """
+    return load_run(path, step, device, trust)[0]
+
+
+def load_run(
+    path: str | Path, step: int | None = None, device: str | torch.device = "cpu", trust: bool = False
+) -> tuple[nn.Module, Config]:
+    """As `load`: the model, and all that it was trained with."""
     path = Path(path)
     if path.is_dir():
         read_config(path, trust)
@@ -37,12 +44,13 @@ def load(
             raise InputError(f"{path}: has no whole checkpoint yet")
     else:
         state, folder = read(path, device), path.absolute().parent.parent
-    model = make_model(Config.from_json(state["config"], folder, trust).model)
+    config = Config.from_json(state["config"], folder, trust)
+    model = make_model(config.model)
     try:
         model.load_state_dict(state["model"])
     except (RuntimeError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: its weights do not fit its own config") from error
-    return model.to(device).eval()
+    return model.to(device).eval(), config
 
 
 def read_config(run: str | Path, trust: bool = False) -> Config:

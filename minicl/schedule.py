@@ -40,7 +40,7 @@ def prompt_size(config: Config, step: int) -> tuple[int, int]:
     if draws:
         digest = hashlib.blake2b(repr((config.train.seed, step)).encode(), digest_size=8 * draws).digest()
         drawn = (int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(draws))
-        return max(n % (data.examples + 1) for n in drawn), d
+        return data.fewest + max(n % (data.examples - data.fewest + 1) for n in drawn), d
     if data.lengths == "curriculum":
         whole = data.curriculum_steps or max(1, round(0.15 * config.train.steps))
         stage = min(STAGES, STAGES * step // whole)

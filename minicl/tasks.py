@@ -1,7 +1,8 @@
 """Function classes: where prompts come from. Tasks know no model.
 
-A task draws one function for each prompt and evaluates it at x ~ N(0, I). Everything is batched over prompts (B), made
-on the device that is asked for, and a pure function of the task's settings and the seed.
+A task draws one function for each prompt and evaluates it at inputs: x ~ N(0, I), unless it says otherwise. Everything
+is batched over prompts (B), made on the device that is asked for, and a pure function of the task's settings and the
+seed.
 
 A class of one's own is a few lines in a file, named as `path/to/file.py:name` wherever a task is:
 
@@ -62,6 +63,11 @@ class Task:
         """The mean square of y, which makes every curve start near 1."""
         return float(self.n_dims)
 
+    @property
+    def label_size(self) -> float:
+        """The root mean square of the labels: to this size real labels are brought before they enter a prompt."""
+        return math.sqrt(self.normaliser)
+
     def scaled_normaliser(self, factor: float) -> float:
         """The same for inputs that are `factor` times as large."""
         return self.normaliser * factor ** (2 * self.degree)
@@ -72,6 +78,14 @@ class Task:
     def function(self, random: Random) -> Callable[[Tensor], Tensor]:
         """Draw a function for every prompt: a callable from (B, n, d) to (B, n)."""
         raise TypeError(f"{type(self).__name__} does not say how to draw a function")
+
+    def inputs(self, random: Random, n: int) -> Tensor:
+        """(B, n, d) inputs for every prompt."""
+        return random.normal("xs", n, self.n_dims)
+
+    def noise_scale(self, random: Random) -> float | Tensor:
+        """The standard deviation of the labels' noise: one for all prompts, or (B, 1)."""
+        return self.noise
 
     def sample(
         self,
@@ -93,13 +107,17 @@ class Task:
         check(n_points <= most, f"n_points under shift {shift.name}", n_points, f"at most {most}")
         random = Random(seed, batch_size, start, device, dims)
         f = shift.function(self.function(random), random)
-        xs = random.normal("xs", n_points, self.n_dims)
+        xs = self.inputs(random, n_points)
         if dims is not None:
             xs[..., dims:] = 0
         xs, queries = shift.inputs(xs, random)
         clean = f(xs)
-        ys, noise = clean, math.hypot(self.noise, shift.label_noise)
-        if noise:
+        ys, noise = clean, self.noise_scale(random)
+        if isinstance(noise, Tensor):
+            noise = (noise.square() + shift.label_noise**2).sqrt()
+        else:
+            noise = math.hypot(noise, shift.label_noise)
+        if isinstance(noise, Tensor) or noise:
             ys = clean + noise * random.normal("noise", n_points)
         return Prompt(xs, ys, queries, clean if queries is xs else f(queries))
 
@@ -313,3 +331,6 @@ class Smooth(Task):
         phase = 2 * math.pi * random.uniform("phase", 1, self.waves)
         height = random.normal("height", self.waves) * math.sqrt(2 / self.waves)
         return lambda xs: dot(height, (xs @ frequency + phase).cos())
+
+
+import minicl.tables  # noqa: E402, F401  (a task that is made of those above)

@@ -60,25 +60,26 @@ class Training:
         self.bad_step = torch.full((), -1, device=devices.device)  # the first update whose loss was not finite
 
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """This process's share of a step's prompts: examples, their labels, queries, their labels."""
+        """This process's share of a step's prompts: examples, their labels, queries, what is to be answered at both."""
         n, dims = prompt_size(self.config, step)
         share, start = self.devices.share, self.devices.rank * self.devices.share
         seed, device = (self.config.train.seed, TRAIN, step), self.devices.device
         p = self.task.sample(share, n + self.config.data.queries, seed, start=start, device=device, dims=dims)
-        return p.xs[:, :n], p.ys[:, :n], p.xs[:, n:], p.ys[:, n:]
+        return p.xs[:, :n], p.ys[:, :n], p.xs[:, n:], p.targets if self.config.train.clean else p.ys
 
     def loss(self, step: int) -> Tensor:
         """Mean squared error of the predictions that are trained on, over the task's normaliser."""
         xs, ys, queries, targets = self.batch(step)
+        n = xs.shape[1]
         rows = None
         if self.model.positions == "random":
-            rows = position_rows(self.config, step, xs.shape[1], xs.device)
+            rows = position_rows(self.config, step, n, xs.device)
         bf16 = self.config.train.precision == "bf16"
         with torch.autocast(self.devices.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext():
             out = self.model(xs, ys, queries, rows=rows)
-        errors = (out.query.float() - targets).square()
+        errors = (out.query.float() - targets[:, n:]).square()
         if self.config.on_context:
-            errors = torch.cat([(out.context.float() - ys).square(), errors], dim=1)
+            errors = torch.cat([(out.context.float() - targets[:, :n]).square(), errors], dim=1)
         return errors.mean() / self.task.normaliser
 
     def update(self) -> None:

@@ -69,7 +69,7 @@ def test_the_paper_s_preset():
 
 def test_small_presets_run_on_one_thread_unless_told_otherwise():
     assert {name: Config.make(name).machine.threads for name in PRESETS} == {
-        "tiny": 1, "small": 1, "paper": None, "paper-fast": None
+        "tiny": 1, "small": 1, "paper": None, "paper-fast": None, "tables": 1
     }  # fmt: skip
     assert Config.make("tiny", threads=2).machine.threads == 2
 

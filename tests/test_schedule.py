@@ -28,6 +28,15 @@ def test_lengths_are_drawn_as_they_say_and_purely(lengths, shares):
     assert [sizes(0).count(n) / 200 for n in range(7)] == pytest.approx(shares, rel=0.12, abs=0.25)
 
 
+@pytest.mark.parametrize("lengths, shares", [("uniform", [14] * 3), ("long", [14 / 3, 14, 70 / 3])])
+def test_the_fewest_examples(lengths, shares):
+    config = Config.make("tiny", lengths=lengths, examples=6, fewest=4)
+    sizes = [prompt_size(config, step)[0] for step in range(8400)]
+    assert [sizes.count(n) / 200 for n in (4, 5, 6)] == pytest.approx(shares, rel=0.1) and min(sizes) == 4
+    with pytest.raises(ValueError, match="fewest: got 7, allowed: at most 6 examples"):
+        Config.make("tiny", examples=6, fewest=7)
+
+
 def test_a_fixed_length_is_every_step_s():
     config = Config.make("tiny", lengths="fixed", examples=6)
     assert {prompt_size(config, step) for step in range(50)} == {(6, 3)}

@@ -27,7 +27,7 @@ def weights(task, B=4000, seed=0):
     return f(torch.eye(task.n_dims).expand(B, -1, -1)) - f(torch.zeros(B, 1, task.n_dims))
 
 
-@pytest.mark.parametrize("name", ALL_TASKS)
+@pytest.mark.parametrize("name", [name for name in ALL_TASKS if name != "tables"])
 def test_inputs_and_labels_have_the_moments_they_should(name):
     task = get_task(name)
     p = task.sample(4000, 41, seed=1)

@@ -41,10 +41,21 @@ def test_what_the_loss_is_taken_over():
         training = trainer(loss=loss, lengths="fixed")
         xs, ys, queries, targets = training.batch(3)
         out = training.model(xs, ys, queries)
-        errors = (out.query - targets).square()
+        n = xs.shape[1]
+        assert torch.equal(targets[:, :n], ys)
+        errors = (out.query - targets[:, n:]).square()
         if loss == "all":
             errors = torch.cat([errors, (out.context - ys).square()], dim=1)
         torch.testing.assert_close(training.loss(3), errors.mean() / 2)
+
+
+def test_a_clean_loss_is_taken_over_the_function_s_values():
+    for clean in (False, True):
+        xs, ys, queries, targets = trainer(task="noisy_linear", clean=clean, lengths="fixed").batch(3)
+        noiseless = trainer(task="linear", lengths="fixed").batch(3)
+        assert torch.equal(xs, noiseless[0]) and torch.equal(queries, noiseless[2])
+        assert not torch.equal(ys, noiseless[1]), "the examples keep their noise"
+        assert torch.equal(targets, noiseless[3]) == clean
 
 
 @pytest.mark.parametrize(
