@@ -23,6 +23,15 @@ ROOT = Path(__file__).parent.parent
 NODE = shutil.which("node")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PACKAGES = ROOT / "tests" / "page" / "node_modules" / "playwright-core"
+
+
+def needs(there, what):
+    """Skip a test unless something is there. Not `skipif`, for which pytest prints one line per test."""
+    return (lambda test: test) if there else pytest.mark.skip(reason=f"needs {what}")
+
+
+needs_node = needs(NODE, "node")
+needs_browser = needs(NODE and CHROMIUM and PACKAGES.exists(), "node, chromium and `npm install --prefix tests/page`")
 MODELS = json.loads((ROOT / "page" / "models.json").read_text(encoding="utf-8"))["models"]
 LENGTHS = (0, 1, 2, 7, 10, 11, 40)
 PAGE_MASKS = ("ar", "prefix", "boe", "pfn", "prefix_others", "invicl")
@@ -96,8 +105,6 @@ PASTED += ["7, 1\n7, 2\n7, 3", "\n".join(f"{i / 50}, {i / 50}" for i in range(60
 @pytest.fixture(scope="module")
 def script():
     """(request, what the page's scripts answer in node)."""
-    if not NODE:
-        pytest.skip("needs node")
     audits = audit_cases()
     grid = [-2.0, -0.3, 0.0, 1.7]
     optima = []
@@ -122,6 +129,7 @@ def script():
     return request | {"strategies": [case.get("strategy") for case in audits]}, json.loads(result.stdout)
 
 
+@needs_node
 def test_forward_pass_equals_torch_for_every_model_length_and_layer(script):
     request, said = script
     models, worst = [torch_model(record) for record in MODELS], 0.0
@@ -137,6 +145,7 @@ def test_forward_pass_equals_torch_for_every_model_length_and_layer(script):
     assert len(said["forward"]) == len(MODELS) * 11 and worst < 1e-4, worst
 
 
+@needs_node
 def test_certificates_equal_those_of_audit_in_500_cases(script):
     request, said = script
     assert len(said["audits"]) == 500
@@ -156,10 +165,12 @@ def test_certificates_equal_those_of_audit_in_500_cases(script):
     assert len(seen) >= 10  # so that the comparison is not one of equal cases
 
 
+@needs_node
 def test_puzzle_has_four_answers_of_512(script):
     assert script[1]["invariant"] == [0, 238, 273, 511]
 
 
+@needs_node
 def test_optimum_equals_the_baseline(script):
     request, said = script
     for case, answer in zip(request["optima"], said["optima"], strict=True):
@@ -169,6 +180,7 @@ def test_optimum_equals_the_baseline(script):
         numpy.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-4)
 
 
+@needs_node
 def test_pasted_tables_become_points_or_notes(script):
     empty, rubbish, plain, commas, years, same, many, huge = script[1]["tables"]
     assert empty["points"] == [] and rubbish["points"] == [] and "line 1, 2, 3, 4, 5." in rubbish["notes"][0]
@@ -182,6 +194,7 @@ def test_pasted_tables_become_points_or_notes(script):
         assert all(abs(x) <= 2.5 and abs(y) <= 3.3 for x, y in found["points"])
 
 
+@needs_node
 def test_points_of_a_function_are_spread_like_training_inputs(script):
     for points in script[1]["points"]:
         xs = sorted(x for x, _ in points)
@@ -278,8 +291,6 @@ def test_one_command_trains_measures_and_builds(cli, clone, tmp_path, monkeypatc
 @pytest.fixture(scope="module")
 def seen():
     """What happened when tests/page/browser.cjs used the page in Chromium."""
-    if not (NODE and CHROMIUM and PACKAGES.exists()):
-        pytest.skip("needs node, chromium and `npm install --prefix tests/page`")
     script = ROOT / "tests" / "page" / "browser.cjs"
     result = subprocess.run(
         [NODE, script, CHROMIUM, ROOT / "docs" / "play.html"], capture_output=True, text=True, timeout=500
@@ -288,10 +299,12 @@ def seen():
     return json.loads(result.stdout)
 
 
+@needs_browser
 def test_page_loads_from_disk_with_one_request_and_no_error(seen):
     assert seen["requests"] == 1 and seen["errors"] == [] and seen["title"] == "1. Learning without training"
 
 
+@needs_browser
 def test_points_move_by_mouse_touch_and_keys(seen):
     assert seen["drag"]["curve"] > 0.01 and seen["drag"]["dx"] > 0.1 and seen["drag"]["dy"] > 0.5
     assert seen["keys"]["curve"] > 0.01 and seen["nextPoint"] == "Example 2"
@@ -299,12 +312,14 @@ def test_points_move_by_mouse_touch_and_keys(seen):
     assert seen["touch"] > 0.2
 
 
+@needs_browser
 def test_shuffle_moves_ar_and_a_label_swap_does_not_move_prefix(seen):
     assert seen["shuffle"]["invicl"] < 1e-5 and seen["shuffle"]["ar"] > 0.01, seen["shuffle"]
     assert seen["swap"]["prefix"] < 1e-5 and seen["swap"]["invicl"] > 0.01, seen["swap"]
     assert "ar moved by up to" in seen["shuffle"]["says"] and "have changed places" in seen["swap"]["says"]
 
 
+@needs_browser
 def test_rings_follow_as_the_mask_lets_them(seen):
     pull = seen["pull"]
     leak = pull["prefix_others"]
@@ -315,16 +330,19 @@ def test_rings_follow_as_the_mask_lets_them(seen):
     assert all(found["ring"] == 8 and "Label 4 moved by 1.00" in found["says"] for found in pull.values())
 
 
+@needs_browser
 def test_longer_prompts_break_ar_and_empty_ones_break_nothing(seen):
     assert seen["long"]["ar"] > 3 * seen["long"]["invicl"], seen["long"]
     assert seen["late"] == 10 and "10 more than in training" in seen["longSays"] and seen["empty"]
 
 
+@needs_browser
 def test_a_link_restores_the_state_and_garbage_gives_a_valid_one(seen):
     assert seen["restored"] and seen["defaults"]
     assert seen["garbage"] == [] and seen["garbageErrors"] == [] and seen["garbageTried"] > 50
 
 
+@needs_browser
 def test_painting_a_mask_updates_its_certificates(seen):
     assert seen["boe"] == seen["undone"] == "✓✓✗✓" and seen["invicl"] == "✓✓✓✓" and "✗" in seen["almost"]
     assert seen["solved"][0] == "✓✓✓✓" and "Solved" in seen["solved"][1] and seen["solved"][2]
@@ -332,10 +350,12 @@ def test_painting_a_mask_updates_its_certificates(seen):
     assert "found: 2 of 4" in seen["puzzle"] and "4 of 512" in seen["counted"]
 
 
+@needs_browser
 def test_pasted_data_is_used_and_rubbish_is_not(seen):
     assert seen["rubbish"][0] == 8 and "as before" in seen["rubbish"][1]
     assert seen["pasted"][0] == 3 and "x − 2001" in seen["pasted"][1] and seen["same"]
 
 
+@needs_browser
 def test_every_tour_step_is_accessible_and_fits_a_phone(seen):
     assert seen["axe"] == [] and seen["wide"] == [] and seen["lastStep"] == "step 8 of 8"
