@@ -100,11 +100,12 @@ function gelu(x, size) {
   }
 }
 
-// Four sums at a time, so that they do not wait for each other; E / H must be a multiple of 4.
-function attend(qkv, sees, T, E, H, out) {
-  const D = E / H, scale = 1 / Math.sqrt(D), score = new Float64Array(T);
-  for (let h = 0; h < H; h++) for (let t = 0; t < T; t++) {
-    const row = sees[t], count = row.length, q = t * 3 * E + h * D;
+// What the tokens in `rows` take from those they see, one row of `out` for each. Four sums at a time, so that they do
+// not wait for each other; E / H must be a multiple of 4.
+function attend(qkv, sees, rows, E, H, out) {
+  const D = E / H, scale = 1 / Math.sqrt(D), score = new Float64Array(sees.length);
+  for (let h = 0; h < H; h++) for (let r = 0; r < rows.length; r++) {
+    const row = sees[rows[r]], count = row.length, q = rows[r] * 3 * E + h * D;
     let top = -Infinity, sum = 0;
     for (let j = 0; j < count; j++) {
       const k = row[j] * 3 * E + E + h * D;
@@ -129,7 +130,7 @@ function attend(qkv, sees, T, E, H, out) {
         a2 += p * qkv[v + 2];
         a3 += p * qkv[v + 3];
       }
-      const y = t * E + h * D + d;
+      const y = r * E + h * D + d;
       out[y] = a0 / sum; out[y + 1] = a1 / sum; out[y + 2] = a2 / sum; out[y + 3] = a3 / sum;
     }
   }
@@ -151,23 +152,30 @@ function forward(model, xs, ys, queries, plan, depth = model.layers) {
   const input = Float32Array.from(tokens, (t, i) => t.query ? queries[i - start] : t.label ? ys[t.example] : xs[t.example]);
   const h = new Float32Array(T * E), x = new Float32Array(T * E), a = new Float32Array(T * E);
   const qkv = new Float32Array(T * 3 * E), wide = new Float32Array(T * 4 * E);
-  const add = () => { for (let i = 0; i < h.length; i++) h[i] += x[i]; };
+  const read = [...plan.context, ...plan.query]; // in the last layer only these tokens matter
+  let rows = [...tokens.keys()], R = T;
+  const add = () => { for (let i = 0; i < R * E; i++) h[i] += x[i]; };
   linear(input, T, 1, w["read_in.weight"], w["read_in.bias"], E, h);
   if (place) for (let t = 0; t < T; t++) for (let e = 0; e < E; e++) h[t * E + e] += w["wpe.weight"][place[t] * E + e];
   for (let layer = 0; layer < depth; layer++) {
     const p = name => w[`blocks.${layer}.${name}`];
     layerNorm(h, T, E, p("ln_1.weight"), p("ln_1.bias"), x);
     linear(x, T, E, p("attn.c_attn.weight"), p("attn.c_attn.bias"), 3 * E, qkv);
-    attend(qkv, sees, T, E, H, a);
-    linear(a, T, E, p("attn.c_proj.weight"), p("attn.c_proj.bias"), E, x);
+    if (layer === depth - 1) {
+      read.forEach((t, r) => h.copyWithin(r * E, t * E, t * E + E)); // they are in order, so none is overwritten too soon
+      [rows, R] = [read, read.length];
+    }
+    attend(qkv, sees, rows, E, H, a);
+    linear(a, R, E, p("attn.c_proj.weight"), p("attn.c_proj.bias"), E, x);
     add();
-    layerNorm(h, T, E, p("ln_2.weight"), p("ln_2.bias"), x);
-    linear(x, T, E, p("mlp.c_fc.weight"), p("mlp.c_fc.bias"), 4 * E, wide);
-    gelu(wide, wide.length);
-    linear(wide, T, 4 * E, p("mlp.c_proj.weight"), p("mlp.c_proj.bias"), E, x);
+    layerNorm(h, R, E, p("ln_2.weight"), p("ln_2.bias"), x);
+    linear(x, R, E, p("mlp.c_fc.weight"), p("mlp.c_fc.bias"), 4 * E, wide);
+    gelu(wide, R * 4 * E);
+    linear(wide, R, 4 * E, p("mlp.c_proj.weight"), p("mlp.c_proj.bias"), E, x);
     add();
   }
-  return {query: readOut(model, h, plan.query), context: readOut(model, h, plan.context)};
+  const answers = readOut(model, h, depth ? read.keys() : read), n = plan.context.length;
+  return {context: answers.slice(0, n), query: answers.slice(n)};
 }
 
 // --- Certificates: the symbolic half of `minicl audit`, for a layout with one query. Examples are counted from 0.

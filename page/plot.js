@@ -10,7 +10,7 @@ function make(element, attributes, kids) {
   return element;
 }
 
-const GRID = Float32Array.from({length: 61}, (_, i) => X_MOST * (i / 30 - 1));
+const GRID = Float32Array.from({length: 51}, (_, i) => X_MOST * (i / 25 - 1));
 const ORDERS = 16;
 let width = 700, height = 420;
 const px = x => (x / X_MOST + 1) / 2 * width, py = y => (1 - y / Y_MOST) / 2 * height;

@@ -1,4 +1,4 @@
-// The page in Chromium, as a class uses it. Prints what was seen as JSON; tests/test_play.py judges it.
+// The page in Chromium, as a class uses it. Prints what was seen as JSON; tests/test_browser.py judges it.
 const {chromium} = require("playwright-core");
 const fs = require("fs");
 const [, , executablePath, file] = process.argv, address = `file://${file}`;
