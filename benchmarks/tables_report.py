@@ -118,6 +118,8 @@ def order_of_masks(methods: dict[str, Cells], masks: dict[str, list[dict]], cell
     lines = _markdown(rows)
     if len(masks) > 2:
         lines += ["", f"Rank correlation of the two columns: {rank_correlation(made.values(), real.values()):.2f}."]
+    if len(masks) < 2:
+        return lines
     pairs = [["first", "second", "error of the first ÷ the second", "p"]]
     for a, b in combinations(sorted(masks, key=real.get), 2):
         difference = logs[a] - logs[b]
