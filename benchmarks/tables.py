@@ -154,6 +154,8 @@ def main():
             args.do(args)
     except InputError as error:
         parser.error(str(error))
+    except KeyboardInterrupt:  # what is done is kept: the same command goes on from there
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -189,10 +189,9 @@ def test_the_model_that_comes_with_minicl():
 
 
 def test_an_installed_package_carries_the_model():
-    patterns = [p for p in _package_data() if any(regressor.DEFAULT.parent.parent.glob(p))]
-    carried = {f for pattern in patterns for f in regressor.DEFAULT.parent.parent.glob(pattern)}
-    needed = {f for f in regressor.DEFAULT.rglob("*") if f.suffix in (".pt", ".json")}
-    assert needed and needed <= carried
+    carried = {file for pattern in _package_data() for file in regressor.DEFAULT.parent.parent.glob(pattern)}
+    needed = {regressor.DEFAULT / "config.json", *(regressor.DEFAULT / "checkpoints").iterdir()}
+    assert len(needed) == 2 and needed <= carried
 
 
 def _package_data():
