@@ -70,7 +70,7 @@ SCALES = {
         "small", most=5, seeds=3, fewer=2, prompts=512, probed=1024,
         tasks={
             "sparse_linear": {"n_dims": 8, "sparsity": 2, "examples": 16, "max_examples": 40},
-            "decision_tree": {"n_dims": 8, "depth": 3, "examples": 16, "max_examples": 40},
+            "decision_tree": {"n_dims": 4, "depth": 2, "examples": 20, "max_examples": 50},
             "noisy_linear": {"noise": 0.5},
         },
         inference={"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
