@@ -331,7 +331,7 @@ def race(
 
 
 def agreement(rankings: Sequence[Ranking]) -> list[float | None]:
-    """For each round but the last, the rank correlation of its scores with those of the last; None for two masks.
+    """For each round but the last, the rank correlation of its scores with those of the last; None if it has none.
 
     Only masks that are in both rounds count: those that went on, and the few that were carried along.
     """
@@ -341,5 +341,6 @@ def agreement(rankings: Sequence[Ranking]) -> list[float | None]:
         scores = {mask: score(result) for mask, result in ranking}
         shared = [m for m in last if m in scores and math.isfinite(last[m]) and math.isfinite(scores[m])]
         pairs = [(scores[mask], last[mask]) for mask in shared]
-        found.append(rank_correlation(*zip(*pairs, strict=True)) if len(pairs) > 2 else None)
+        correlation = rank_correlation(*zip(*pairs, strict=True)) if len(pairs) > 2 else math.nan
+        found.append(correlation if math.isfinite(correlation) else None)
     return found

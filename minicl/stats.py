@@ -90,10 +90,12 @@ def _mean_and_range(members):
 
 
 def rank_correlation(a: Iterable[float], b: Iterable[float]) -> float:
-    """Spearman's, with mean ranks where values are equal."""
+    """Spearman's, with mean ranks where values are equal; not a number where all of one side are."""
     ranks = []
     for values in (numpy.asarray(list(a)), numpy.asarray(list(b))):
         below = (values[None, :] < values[:, None]).sum(1)
         equal = (values[None, :] == values[:, None]).sum(1)
         ranks.append(below + (equal - 1) / 2)
+    if min(r.std() for r in ranks) == 0:
+        return float("nan")
     return float(numpy.corrcoef(*ranks)[0, 1])

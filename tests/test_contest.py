@@ -1,41 +1,46 @@
 """The race between masks: real training at toy size, interrupted, continued, and the same again."""
 
 import json
-import signal
 import sys
+from dataclasses import asdict
 
 import pytest
 from conftest import assert_one_line
 from training_helpers import finish, start, wait_for
 
 from minicl import contest, kinds
+from minicl.masks import layout
 
-RACE = ["search", "--copies", "1", "--steps", "1", "--jobs", "2", "--json"]
-
-
-@pytest.fixture(scope="module")
-def raced(tmp_path_factory):
-    """A race of all masks with one copy, interrupted once."""
-    folder = tmp_path_factory.mktemp("race")
-    command = (sys.executable, "-m", "minicl", *RACE, "--out", folder)
-    process = start(*command)
-    wait_for(lambda: sum(f.read_text().count("\n") for f in folder.glob("results-*.jsonl")) >= 3, process)
-    process.send_signal(signal.SIGINT)
-    assert finish(process).returncode == 130
-    before = {f: f.read_text() for f in folder.glob("results-*.jsonl")}
-    cut = folder / "results-0.jsonl"
-    cut.write_text(cut.read_text() + '{"trial": {"mask": "on')  # as if it had been killed while it wrote
-    result = finish(start(*command))
-    assert result.returncode == 0, result.stderr
-    assert all(f.read_text().startswith(text) for f, text in before.items()), "what was there is kept"
-    lines = [json.loads(r) for f in before for r in f.read_text().splitlines()]
-    assert len(lines) == len({json.dumps(r["trial"]) for r in lines}), "and nothing is trained twice"
-    assert "masks to train" in result.stderr and "of 53" in result.stderr and "left)" in result.stderr
-    return folder, json.loads(result.stdout)
+MICRO = {"n_dims": 1, "examples": 2, "max_examples": 5, "n_layer": 1, "n_head": 1, "n_embd": 8, "batch_size": 4}
+RACE = ("search", "--copies", 1, "--steps", 1, "--out", "race")
 
 
-def test_a_race_ends_with_eight(raced):
-    folder, found = raced
+@pytest.fixture
+def micro(monkeypatch):
+    """A race of toy models, trained in this process; a list of what is trained, which may stop it."""
+    trained = []
+
+    def train(self, missing, begin):
+        for trial in missing:
+            begin("training")
+            self.results[trial] = contest.train(trial)
+            trained.append(trial)
+            with (self.out / "results-0.jsonl").open("a") as log:
+                log.write(json.dumps({"trial": asdict(trial), "result": self.results[trial]}) + "\n")
+            if len(trained) == 5:
+                raise KeyboardInterrupt
+
+    for size in contest.SIZES:
+        monkeypatch.setitem(contest.SIZES, size, ("tiny", MICRO | {"n_dims": 1 + (size == "small")}))
+    monkeypatch.setattr(contest.Contest, "_train", train)
+    return trained
+
+
+def test_a_race_goes_on_and_ends_with_its_best(micro, cli, tmp_path):
+    assert cli(*RACE).returncode == 130, "stopped after five masks"
+    result = cli(*RACE, "--json", "--plot", "race.png")
+    assert result.returncode == 0 and len(micro) == len(set(micro)), "nothing is trained twice"
+    found = json.loads(result.stdout)
     first, last = found["rounds"]
     changing = [r["mask"] for r in last if "/" in r["mask"]]
     assert len(first) == 32 and len(last) == 11 + contest.CARRIED + len(changing) and len(found["agreement"]) == 1
@@ -44,15 +49,50 @@ def test_a_race_ends_with_eight(raced):
     best = [r["mask"] for r in first[: contest.STAGED]]
     assert set(changing) == {f"{a}/6/{b}" for a in best for b in best if a != b}, "also one after the other"
     assert [r["score"] for r in first] == sorted(r["score"] for r in first)
-    assert all(set(r["error"]) == {"4", "10"} and r["steps"] == 1 for r in first)
-    assert all(set(r["error"]) == {"10", "25"} and r["steps"] == 2 for r in last), "longer, at a larger size"
-    assert json.loads((folder / "ranking.json").read_text()) == found
+    assert all(set(r["error"]) == {"2", "5"} and r["steps"] == 1 for r in first)
+    assert all(r["steps"] == 2 for r in last), "longer"
+    assert json.loads((tmp_path / "race/ranking.json").read_text()) == found
+    assert (tmp_path / "race.png").stat().st_size > 10_000
+    winner = layout(f"{tmp_path}/race/winner.py:winner", 3, 1, layers=12)
+    assert len(winner.context) == 3 and "winner.py:winner; next: minicl search --confirm" in result.stderr
+    table = cli(*RACE).stdout
+    assert f"masks in each round: 32 → {len(last)}" in table and last[0]["mask"] in table
 
 
-def test_the_same_steps_give_the_same_result(raced):
-    _, found = raced
-    for r in found["rounds"][0][:3]:
-        assert contest.train(contest.Trial(r["mask"], "linear", "scout", 0, 1))["error"] == r["error"]
+HOLD = """
+import sys
+from minicl.contest import Contest, Trial
+from minicl.progress import Progress
+masks = "one:", "one:y-Y", "one:x-X", "one:y-X", "one:y-XY", "one:x-Y"
+trials = [Trial(mask, "linear", "scout", 0, 3) for mask in masks]
+with Progress(6) as begin:
+    Contest(sys.argv[1], 2).hold(trials, begin)
+"""
+
+
+def test_a_killed_race_keeps_its_results(tmp_path):
+    """Real processes: the parent is killed, its children end, and the next call trains only what is missing."""
+    process = start(sys.executable, "-c", HOLD, tmp_path)
+    wait_for(lambda: sum(f.read_text().count("\n") for f in tmp_path.glob("results-*.jsonl")) >= 1, process)
+    process.kill()
+    process.wait()
+    before = {f: f.read_text() for f in tmp_path.glob("results-*.jsonl")}
+    cut = tmp_path / "results-1.jsonl"
+    cut.write_text((before.get(cut, "").rpartition("\n")[0] + "\n").lstrip() + '{"trial": {"mask": "on')
+    result = finish(start(sys.executable, "-c", HOLD, tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert "masks to train" in result.stderr and "of 6" in result.stderr
+    lines = [json.loads(line) for f in tmp_path.glob("results-*.jsonl") for line in f.read_text().splitlines()]
+    masks = [line["trial"]["mask"] for line in lines]
+    assert len(set(masks)) == 6, "all of them, and no line is cut off"
+    again = contest.train(contest.Trial("one:y-Y", "linear", "scout", 0, 3))
+    assert again in [line["result"] for line in lines if line["trial"]["mask"] == "one:y-Y"], "the same again"
+
+
+def test_a_damaged_log_is_one_line(tmp_path, cli):
+    (tmp_path / "race").mkdir()
+    (tmp_path / "race/results-0.jsonl").write_text("not JSON\n")
+    assert_one_line(cli(*RACE), "results-0.jsonl", "lines that minicl wrote")
 
 
 def test_equal_time_gives_cheaper_masks_more_steps(tmp_path, monkeypatch):
