@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from minicl import draw
 from minicl.checkpoint import write_atomically
-from minicl.checks import check
+from minicl.checks import check, choose
 from minicl.stats import RESAMPLES, interval, percent, rank_correlation
 
 ROWS = (10, 20, 40, 80, 160)
@@ -160,7 +160,8 @@ def picture(methods: dict[str, Cells], masks: dict, cells: list) -> Figure:
 
 def run(args) -> None:
     """What `tables.py report` does."""
-    group = {"development": real_tables.DEVELOPMENT, "test": real_tables.TEST, "all": real_tables.TABLES}[args.only]
+    groups = {"development": real_tables.DEVELOPMENT, "test": real_tables.TEST, "all": real_tables.TABLES}
+    group = groups[choose("only", args.only, tuple(groups))]
     methods, masks = read(args.out, group)
     lacking = {AGAINST, TRIVIAL} - methods.keys()
     check(not lacking, "out", f"{args.out} without {', '.join(sorted(lacking))}", "results of `tables.py measure`")

@@ -4,7 +4,6 @@ The runs are those of the study's size `small`, with the same number of queries 
 study can stand beside them. What chose the finalists was another seed.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,8 @@ def finalists(out: str | Path) -> list[str]:
     """The best masks of the race in this folder, the best first."""
     file = Path(out, "ranking.json")
     check(file.exists(), "out", out, "a folder with the ranking.json of a race: first minicl search --budget MINUTES")
-    return [r["mask"] for r in json.loads(file.read_text())["rounds"][-1]][: contest.FINALISTS]
+    found = contest.read_json(file, lambda kept: bool([r["mask"] for r in kept["rounds"][-1]]))
+    return [r["mask"] for r in found["rounds"][-1]][: contest.FINALISTS]
 
 
 def champion(masks: Sequence[str]) -> str | None:

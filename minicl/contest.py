@@ -12,7 +12,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import permutations
@@ -25,6 +25,7 @@ import torch
 from minicl import children, kinds
 from minicl.answers import answers
 from minicl.auditing import symbolic
+from minicl.checkpoint import write_atomically
 from minicl.checks import InputError, check
 from minicl.config import Config
 from minicl.devices import Devices, use_threads
@@ -147,6 +148,17 @@ def step_seconds(masks: Iterable[str], task: str, size: str, seed: int) -> dict[
     return {mask: statistics.median(times[WARM:]) for mask, times in seconds.items()}
 
 
+def read_json(file: Path, whole: Callable[[Any], bool]) -> Any:
+    """What a race wrote, if it is `whole`."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if whole(kept):
+            return kept
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        pass
+    raise InputError(f"{file.name}: got {file}, allowed: what minicl search wrote; delete it to have it made anew")
+
+
 class Contest:
     """A race in a folder: the log of its results, and the processes that train."""
 
@@ -165,8 +177,9 @@ class Contest:
             for line in whole.splitlines():
                 try:
                     kept = json.loads(line)
+                    score(kept["result"])
                     self.results[Trial(**kept["trial"])] = kept["result"]
-                except (ValueError, KeyError, TypeError) as error:
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise InputError(f"results: got {file}: {error}, allowed: lines that minicl wrote") from error
 
     def hold(self, trials: Sequence[Trial], begin: Progress) -> dict[str, Result]:
@@ -201,12 +214,12 @@ class Contest:
         """{mask: seconds of a step at this size}, measured once for each number of copies and each loss, and kept."""
         shapes = {mask: f"{get_strategy(mask).copies} {on_context(mask)}" for mask in masks}
         file = self.out / f"clock-{size}.json"
-        known = json.loads(file.read_text()) if file.exists() else {}
+        known = read_json(file, lambda kept: all(value > 0 for value in kept.values())) if file.exists() else {}
         new = {shape: mask for mask, shape in shapes.items() if shape not in known}
         if new:
             timed = step_seconds(new.values(), task, size, seed)
             known |= {shape: timed[mask] for shape, mask in new.items()}
-            file.write_text(json.dumps(known))
+            write_atomically(file, json.dumps(known).encode())
         return {mask: known[shape] for mask, shape in shapes.items()}
 
 

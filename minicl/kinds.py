@@ -84,6 +84,7 @@ def parse(name: str) -> tuple[int, int]:
         for letter in letters:
             known = ", ".join(letter for kind, letter in bits if kind == looks)
             check((looks, letter) in bits, f"mask {name}: what {looks} sees", letter, known)
+            check(not mask & bits[looks, letter], f"mask {name}: what {looks} sees", f"{letter} twice", "each once")
             mask |= bits[looks, letter]
     return mask, copies
 
@@ -100,6 +101,7 @@ def strategy_of(name: str) -> Strategy:
     if len(predicates) == 1:
         return Strategy(name_of(*parsed[0]), predicates[0], copies=copies)
     first = int(stages[1])
+    check(first >= 1, f"mask {name}: layers of the first part", first, "at least 1")
 
     def sees(q, k, layer):
         return predicates[layer > first](q, k)

@@ -20,6 +20,7 @@ from minicl.runs import load_run
 DEFAULT = Path(__file__).parent / "models" / "tables"  # what Regressor() uses
 LONGER = 4  # prompts may be so many times as long as in training; more rows are dealt out to several prompts
 QUERIES = 256  # that are asked at once, in each view
+FAR = 1e6  # standard deviations: what is further away is shown there, so that no answer overflows
 FEATURES = ("all", "correlated")
 
 
@@ -66,19 +67,16 @@ class Regressor:
     def fit(self, X: ArrayLike, y: ArrayLike) -> "Regressor":
         if y is None:
             raise ValueError("this Regressor requires y to be passed, but the target y is None")
-        X, y = _matrix(X), numpy.asarray(y)
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if y.ndim != 1 or len(y) != len(X):
-            raise ValueError(f"y: got shape {y.shape}, allowed: ({len(X)},), one value for each row of X")
-        y = _numbers("y", y)
+        names, X = _names(X), _matrix(X)
+        y = _labels(y, len(X))
         if len(X) == 0:
             raise ValueError("X: got 0 samples, allowed: at least 1")
         choose("features", self.features, FEATURES)
         check_int("views", self.views, least=1)
+        check_int("seed", self.seed, least=0)
         model, config = load_run(DEFAULT if self.run is None else self.run, self.step, trust=self.trust)
         self.model_ = model.double()  # so that rounding shows neither which rows are asked together, nor their order
-        self.n_features_in_ = X.shape[1]
+        self.n_features_in_, self._names = X.shape[1], names
         (self.mean_, self.scale_), (self.y_mean_, self.y_scale_) = _moments(X), _moments(y)
         self.y_size_, random = config.task.label_size, numpy.random.default_rng(self.seed)
         self.columns_, self.signs_, self.y_signs_ = self._draw_views(self._keep(X, y), random)
@@ -114,7 +112,7 @@ class Regressor:
 
     def _shown(self, X):
         """(V, rows, d): rows as the model sees them in each view."""
-        X = (X - self.mean_) * _inverse(self.scale_)
+        X = numpy.clip((X - self.mean_) * _inverse(self.scale_), -FAR, FAR)
         shown = X[:, self.columns_].swapaxes(0, 1) * self.signs_[:, None]
         missing = self.model_.config.n_dims - shown.shape[2]
         return torch.tensor(numpy.pad(shown, ((0, 0), (0, 0), (0, missing))), dtype=torch.double)
@@ -122,7 +120,9 @@ class Regressor:
     def predict(self, X: ArrayLike) -> numpy.ndarray:
         if not hasattr(self, "model_"):
             raise _not_fitted(self)
-        X = _matrix(X)
+        names, X = _names(X), _matrix(X)
+        if names and self._names and names != self._names:
+            raise ValueError("The feature names should match those that were passed during fit, in the same order")
         if X.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {X.shape[1]} features, but Regressor is expecting {self.n_features_in_} features as input"
@@ -135,8 +135,9 @@ class Regressor:
 
     def score(self, X: ArrayLike, y: ArrayLike) -> float:
         """The share of y's variance that is explained (R²); of a constant y 1 if it is met exactly, else 0."""
-        y = numpy.asarray(y, dtype=float)
-        rest, all_of_it = ((y - self.predict(X)) ** 2).sum(), ((y - y.mean()) ** 2).sum()
+        answers = self.predict(X)
+        y = _labels(y, len(answers))
+        rest, all_of_it = ((y - answers) ** 2).sum(), ((y - y.mean()) ** 2).sum()
         return float(1 - rest / all_of_it) if all_of_it else float(rest == 0)
 
     def __repr__(self):
@@ -157,13 +158,31 @@ class Regressor:
 
 def _moments(values):
     """Mean and standard deviation of each column, the latter 0 where only rounding makes it differ from 0."""
-    mean, scale = values.mean(0), values.std(0)
+    size = numpy.abs(values).max(0)
+    unit = numpy.where(size > 0, size, 1.0)  # squares of very large or very small values would leave float64
+    mean, scale = unit * (values / unit).mean(0), unit * (values / unit).std(0)
     return mean, numpy.where(scale > 1e-12 * numpy.abs(mean), scale, 0.0)
 
 
 def _inverse(scale):
     """1 / scale, and 0 for what is constant."""
     return numpy.divide(1.0, scale, out=numpy.zeros_like(scale), where=scale > 0)
+
+
+def _names(X):
+    """The names of a data frame's columns, if they are all text; else none."""
+    names = list(getattr(X, "columns", ()))
+    return names if all(isinstance(name, str) for name in names) else []
+
+
+def _labels(y, n):
+    """y as n numbers; a single column will do."""
+    y = numpy.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (n,):
+        raise ValueError(f"y: got shape {y.shape}, allowed: ({n},), one value for each row of X")
+    return _numbers("y", y)
 
 
 def _matrix(X):

@@ -45,6 +45,9 @@ def run(args):
     if args.plot is not None:
         check(asked in ([], ["confirm"]), "plot", f"with --{''.join(asked)}", "with a race, or with --confirm")
         draw.check_ending(args.plot)
+        check(Path(args.plot).absolute().parent.is_dir(), "plot", args.plot, "a file in a folder that exists")
+    for flag in ("budget", "steps"):
+        check(not asked or getattr(args, flag) is None, flag, f"with --{''.join(asked)}", "with a race")
     if args.show is not None:
         check(args.copies is None, "copies", args.copies, "without --show")
         record = show(args.show)
@@ -76,11 +79,13 @@ def _race(args, copies):
     records = [[{"mask": mask, **_scored(r)} for mask, r in ranking] for ranking in rankings]
     found = {"rounds": records, "agreement": contest.agreement(rankings)}
     write_atomically(Path(args.out, "ranking.json"), json.dumps(found).encode())
-    best = confirm.champion([r["mask"] for r in records[-1]]) or records[-1][0]["mask"]
+    champion = confirm.champion([r["mask"] for r in records[-1]])
+    best = champion or records[-1][0]["mask"]
     write_atomically(Path(args.out, "winner.py"), kinds.source(best, "winner").encode())
     print(json.dumps(found) if args.json else _ranked(found))
-    print(f"{best} is {Path(args.out, 'winner.py')}:winner; next: minicl search --confirm 5 --out {args.out}",
-          file=sys.stderr)  # fmt: skip
+    what = "the best with all four certificates" if champion else "the best, for no mask here has all four certificates"
+    _say(f"{what}: {best}, written to {Path(args.out, 'winner.py')}:winner; "
+         f"next: minicl search --confirm 5 --out {args.out}")  # fmt: skip
     if args.plot is not None:
         draw.save(ranking.race([_drawn(r) for r in records[-1] if r["score"] is not None]), args.plot)
     return 0

@@ -312,6 +312,8 @@ def test_claims_of_another_scale_stand_beside(tmp_path):
         cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
         return {row[1]: row for row in cells if len(row) > 2}
 
+    (tmp_path / "d20").mkdir()
+    (tmp_path / "d20/figure1.png").touch()
     text = claims.of_shelf(shelf)
     here, there = rows(text), rows(claims.of_shelf(Shelf(tmp_path / "study", tmp_path, "study")))
     for number in claims.CLAIMS:
@@ -319,18 +321,17 @@ def test_claims_of_another_scale_stand_beside(tmp_path):
         assert here[number][6:8] == [there[number][4], ""], number
     assert "linear, ar, paper's objective is not in the plan of this scale" in text
     assert "Of 0 claims that both this scale and scale study decide" in text
-    assert "(figure16.png)" not in text and "(figure1.png)" in text, "some are not drawn"
+    assert "(figure16.png)" not in text and "(figure1.png)" in text, "links to what was drawn"
     with pytest.raises(Untested, match="not in the plan"):
         Evidence(shelf, []).of("invicl+absolute")
     with pytest.raises(Missing):
         Evidence(shelf, []).of("ar")
 
 
-def test_whether_two_scales_agree(monkeypatch):
+def test_whether_two_scales_agree(monkeypatch, tmp_path):
     monkeypatch.setattr(claims, "CLAIMS", {"2": claims.CLAIMS["2"], "6": claims.CLAIMS["6"]})
-    shelf = SimpleNamespace(scale=SimpleNamespace(figures=()))
     here, there = MadeUp(boe=BAD), MadeUp()
-    here.shelf = shelf
+    here.shelf = SimpleNamespace(out=tmp_path)
     text = claims.report(here, ("study", there))
     assert "| does not hold | 3 of 4 hold | holds | no |" in text and "| holds | 12 of 12 hold | holds | yes |" in text
     assert "Of 2 claims that both this scale and scale study decide, 1 have the same verdict" in text

@@ -71,7 +71,17 @@ def test_a_mask_as_a_file_is_the_same_mask(name, tmp_path):
     assert torch.equal(mine.mask, layout(name, 3, 2, layers=2).mask)
 
 
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"rounds": []}'])
+def test_a_damaged_ranking_is_one_line(text, raced, cli):
+    (raced / "ranking.json").write_text(text)
+    assert_one_line(cli("search", "--confirm", 1, "--out", "race"), "ranking.json", "delete it")
+
+
 def test_bad_input_is_one_line(cli):
+    assert_one_line(cli("search", "--count", "--steps", 5), "steps", "with a race")
+    assert_one_line(cli("search", "--steps", 5, "--plot", "nowhere/a.png"), "plot", "a folder that exists")
+    assert_one_line(cli("search", "--show", "one:y-Y/0/one:"), "at least 1")
+    assert_one_line(cli("search", "--show", "one:y-YY"), "twice")
     assert_one_line(cli("search", "--confirm", 2, "--out", "nothing"), "out", "nothing", "ranking.json")
     assert_one_line(cli("search", "--confirm", 0, "--out", "nothing"), "confirm", "0")
     assert_one_line(cli("search", "--confirm", 1, "--count"), "search", "one of them")

@@ -54,7 +54,7 @@ def test_a_race_goes_on_and_ends_with_its_best(micro, cli, tmp_path):
     assert json.loads((tmp_path / "race/ranking.json").read_text()) == found
     assert (tmp_path / "race.png").stat().st_size > 10_000
     winner = layout(f"{tmp_path}/race/winner.py:winner", 3, 1, layers=12)
-    assert len(winner.context) == 3 and "winner.py:winner; next: minicl search --confirm" in result.stderr
+    assert len(winner.context) == 3 and "winner.py:winner; next: minicl search" in result.stderr
     table = cli(*RACE).stdout
     assert f"masks in each round: 32 → {len(last)}" in table and last[0]["mask"] in table
 
@@ -89,10 +89,24 @@ def test_a_killed_race_keeps_its_results(tmp_path):
     assert again in [line["result"] for line in lines if line["trial"]["mask"] == "one:y-Y"], "the same again"
 
 
-def test_a_damaged_log_is_one_line(tmp_path, cli):
+@pytest.mark.parametrize("line", ["not JSON", '{"trial": {}}', '{"trial": {"mask": "one:"}, "result": 7}'])
+def test_a_damaged_log_is_one_line(line, tmp_path, cli):
     (tmp_path / "race").mkdir()
-    (tmp_path / "race/results-0.jsonl").write_text("not JSON\n")
+    (tmp_path / "race/results-0.jsonl").write_text(line + "\n")
     assert_one_line(cli(*RACE), "results-0.jsonl", "lines that minicl wrote")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"1 False": 0}', '{"1 False": "a"}'])
+def test_a_damaged_clock_is_one_line(text, tmp_path, cli):
+    (tmp_path / "race").mkdir()
+    (tmp_path / "race/clock-scout.json").write_text(text)
+    assert_one_line(cli("search", "--copies", 1, "--budget", 60, "--out", "race"), "clock-scout.json", "delete it")
+
+
+def test_a_race_without_certified_masks_says_so(micro, cli, monkeypatch):
+    micro.extend([None] * 5)  # nothing stops it
+    result = cli(*RACE, "--need", "informed")
+    assert result.returncode == 0 and "no mask here has all four certificates" in result.stderr
 
 
 def test_equal_time_gives_cheaper_masks_more_steps(tmp_path, monkeypatch):

@@ -197,3 +197,27 @@ def test_an_installed_package_carries_the_model():
 def _package_data():
     setup = (regressor.DEFAULT.parent.parent.parent / "setup.py").read_text(encoding="utf-8")
     return re.findall(r'"(models/[^"]+)"', setup)
+
+
+def test_labels_in_a_column_and_absurd_rows(monkeypatch):
+    """A column of labels scores as a row of them does; one absurd row does not spoil the answers to others."""
+    X = numpy.random.default_rng(0).normal(size=(20, 3))
+    y = X @ [1.0, 2.0, 3.0]
+    model = Regressor(views=1).fit(X, y[:, None])
+    assert model.score(X, y[:, None]) == model.score(X, y) > 0.5
+    usual = model.predict(X[:1])
+    numpy.testing.assert_allclose(model.predict([[1e160, 0, 0], X[0]])[1:], usual)
+    for scale in (1e200, 1e-200):
+        again = Regressor(views=1).fit(scale * X, scale * y).predict(scale * X[:1])
+        numpy.testing.assert_allclose(again / scale, usual, rtol=1e-6)
+    with pytest.raises(ValueError, match="seed"):
+        Regressor(seed=-1).fit(X, y)
+
+
+def test_columns_of_a_data_frame_must_stay_in_their_order():
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(numpy.random.default_rng(0).normal(size=(10, 3)), columns=["a", "b", "c"])
+    model = Regressor(views=1).fit(X, X["a"])
+    assert model.predict(X).shape == (10,)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(X[["c", "b", "a"]])

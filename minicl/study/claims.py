@@ -255,9 +255,8 @@ def report(numbers: Evidence, beside: tuple[str, Evidence] | None = None) -> str
     for number, claim, verdict in judged:
         lines.append(f"\n## {number}. {claim.sentence}\n")
         others = f" (halved: {verdict.halved}; doubled: {verdict.doubled})" if verdict.parts else f": {verdict.why}"
-        drawn = numbers.shelf.scale.figures
         figure = f"figure {claim.figure}"
-        if not drawn or claim.figure in drawn:
+        if (numbers.shelf.out / f"figure{claim.figure}.png").exists():
             figure = f"[{figure}](figure{claim.figure}.png)"
         lines.append(f"**{verdict.words}**{others} · {figure} · {claim.place}\n")
         lines.append(f"*Rule.* {claim.rule}{' ' * bool(claim.changed)}{claim.changed}\n")
