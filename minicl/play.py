@@ -7,13 +7,16 @@ models that the page carries.
 import base64
 import hashlib
 import json
+import math
 import re
+import sys
 import webbrowser
 from pathlib import Path
 
 from minicl import playmodels, playnumbers
 from minicl.checkpoint import write_atomically
 from minicl.checks import InputError, check_int
+from minicl.training import Failure
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ("core.js", "data.js", "state.js", "plot.js", "mask.js", "tour.js", "main.js")  # in this order: one script
@@ -24,14 +27,9 @@ def build(root: Path) -> dict[Path, str]:
     source = root / "page"
     if not source.is_dir():
         raise InputError(f"play: got no folder {source}, allowed: minicl run from its clone, which has one")
-    data = (source / "models.json").read_text(encoding="utf-8").strip()
-    measured = json.loads((source / "numbers.json").read_text(encoding="utf-8"))
-    numbers = in_words(measured) | {f"shown.{name}": short(values[0]) for name, values in measured.items()}
-    models = json.loads(data)["models"]
-    early = sorted({m["step"] for m in models})
-    count = sum(_size(shape) for _, shape in next(m for m in models if m["strategy"] == "invicl")["shapes"])
-    numbers |= {"early.first": str(early[0]), "steps": str(early[-1]), "weights": f"{count:,}"}
-    numbers |= {f"early.{s}.first": numbers[f"early.{s}.{early[0]}"] for s in ("ar", "invicl")}
+    data, models = _read(source / "models.json", _of_models)
+    _, numbers = _read(source / "numbers.json", _of_numbers, models["early.first"])
+    numbers |= models
 
     def text(*names):
         return "\n".join((source / name).read_text(encoding="utf-8").strip() for name in names)
@@ -66,8 +64,31 @@ def short(value: float) -> str:
     return f"{value:.0e}".replace("e-0", "e-") if 0 < value < 5e-5 else f"{float(f'{value:.2g}'):g}"
 
 
-def _size(shape):
-    return shape[0] * _size(shape[1:]) if shape else 1
+def _read(file, find, *more):
+    """(the text of a JSON file, what `find` finds in it); InputError if it is not what `play --train` writes."""
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+        return text, find(json.loads(text), *more)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(f"page: got a damaged {file} ({what}), allowed: what minicl play --train writes") from None
+
+
+def _of_models(record):
+    """What the texts quote of the models: their steps and their numbers of weights."""
+    found = {}
+    for m in record["models"]:
+        count = sum(math.prod(shape) for _, shape in m["shapes"])
+        if m["family"] not in record["families"] or len(base64.b64decode(m["data"])) != 2 * count:
+            raise ValueError(f"the model of {m['strategy']} has no family, or not all of its weights")
+        found[f"weights.{m['strategy']}"] = f"{count:,}"
+    steps = sorted({m["step"] for m in record["models"]})
+    return found | {"early.first": str(steps[0]), "steps": str(steps[-1])}
+
+
+def _of_numbers(measured, first):
+    numbers = in_words(measured) | {f"shown.{name}": short(values[0]) for name, values in measured.items()}
+    return numbers | {f"early.{s}.first": numbers[f"early.{s}.{first}"] for s in ("ar", "invicl")}
 
 
 def _hash(text):
@@ -105,7 +126,11 @@ def run(args):
             raise InputError("seeds: got --seeds without --train, allowed: both")
         check_int("seeds", args.seeds, least=1)
     if args.train is not None:
-        train(args.train, args.seeds or playmodels.SEEDS, ROOT)
+        try:
+            train(args.train, args.seeds or playmodels.SEEDS, ROOT)
+        except Failure as failure:
+            print(f"minicl play: {failure}", file=sys.stderr)
+            return 1
     page = write(ROOT)
     print(f"{page} ({page.stat().st_size / 1e6:.2f} MB)")
     if not args.build and args.train is None and not webbrowser.open(page.as_uri()):

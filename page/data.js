@@ -3,8 +3,9 @@
 const TRAINED = 10, MOST = 40; // examples in a training prompt, and on the page at most
 const X_MOST = 2.5, Y_MOST = 3.3; // the plot shows −most … most
 const clamp = (v, least, most) => Math.max(least, Math.min(most, v));
-const round2 = v => Math.round(v * 100) / 100 || 0; // the link holds two decimals, so points have no more (and no −0)
-const point = (x, y) => [clamp(round2(x), -X_MOST, X_MOST), clamp(round2(y), -Y_MOST, Y_MOST)];
+const round2 = v => Math.round(v * 100) / 100; // what is drawn or dragged needs no more, and makes a short link
+const round4 = v => Math.round(v * 1e4) / 1e4 || 0; // no point has more, so that the link holds it whole (and no −0)
+const point = (x, y) => [clamp(round4(x), -X_MOST, X_MOST), clamp(round4(y), -Y_MOST, Y_MOST)];
 
 // mulberry32: numbers from 0 to 1 that a seed decides, so that the same link shows the same points.
 function rng(seed) {
@@ -52,7 +53,8 @@ function drawPoint(family, settings, seed, i) {
   const tail = Math.max(Math.min(share, 1 - share), 1e-6), t = Math.sqrt(-2 * Math.log(tail));
   const z = t - (2.30753 + 0.27061 * t) / (1 + 0.99229 * t + 0.04481 * t * t);
   const x = clamp(share < 0.5 ? -z : z, -2.3, 2.3);
-  return point(x, hidden(family, settings, seed)(x) + settings.noise * normal(rng(seed * 104729 + i * 31 + 7)));
+  const y = hidden(family, settings, seed)(x) + settings.noise * normal(rng(seed * 104729 + i * 31 + 7));
+  return point(round2(x), round2(y));
 }
 
 // The posterior mean given these points: a Gaussian process, of which Bayesian linear regression is a case.
@@ -71,7 +73,7 @@ function optimum(family, settings, points, grid) {
 // A table of one's own: two numbers in each line. → {points, notes}; points is empty if no line could be read.
 function parseTable(text) {
   const rows = [], unread = [];
-  text.split(/\r?\n/).forEach((line, i) => {
+  text.replace(/−/g, "-").split(/\r?\n/).forEach((line, i) => {
     if (!line.trim()) return;
     // With ; or a tab between the columns, a comma is a decimal comma.
     const columns = /[;\t]/.test(line) ? line.replace(/,/g, ".").split(/[;\t]/) : line.split(/[\s,]+/);

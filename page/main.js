@@ -41,7 +41,7 @@ function fillTable() {
 function drawLegend() {
   const entry = (text, kind, dash) => html("li", {}, sample(kind, dash), text);
   $("legend").replaceChildren(...S.show.map(s => entry(s, `curve s-${s}`, STRATEGIES[s].dash)),
-    ...(S.best ? [entry("optimum", "optimum")] : []), entry("hidden function", "hidden"));
+    ...(S.best ? [entry("optimum", "optimum")] : []), ...(S.own ? [] : [entry("hidden function", "hidden")]));
 }
 
 // --- Everything anew
@@ -67,6 +67,7 @@ function redraw() {
 function refreshMask() { drawMask(); saveLink(); }
 function refreshAll() { buildTable(); fit(); redraw(); drawMask(); drawPuzzle(); }
 function say(text) { $("status").textContent = text; }
+function allow(id, yes) { $(id).setAttribute("aria-disabled", !yes); } // not `disabled`, which would lose the focus
 
 function fillControls() {
   const n = S.points.length;
@@ -100,10 +101,15 @@ function change(text, act) {
   pull = null;
   act(rng(S.seed * 977 + ++count));
   redraw();
-  say(`${text()} ${S.show.map(s => `${s} moved by up to ${size(largest(answers[s].query, before[s]))}`).join(", ")}.`);
+  const moved = S.show.map(s => `${s} moved by up to ${size(largest(answers[s].query, before[s]))}`);
+  say(text() + (moved.length ? ` ${moved.join(", ")}.` : ""));
 }
 function shuffleOrder() {
-  change(() => "The order has changed; the points have not.", random => { S.points = shuffled(S.points, random); });
+  if (S.points.length < 2) return say("The order can change when there are two examples.");
+  change(() => "The order has changed; the points have not.", random => {
+    const before = S.points;
+    while (S.points.every((p, i) => p === before[i])) S.points = shuffled(before, random);
+  });
 }
 function swapLabels() {
   const n = S.points.length;
@@ -117,22 +123,27 @@ function swapLabels() {
 }
 function newFunction(seed) {
   pull = null;
-  setState({seed: clamp(Math.round(seed) || DEFAULT.seed, 1, 999999)});
+  setState({own: null, seed: clamp(Math.round(seed) || DEFAULT.seed, 1, 999999)});
   S.points = freshPoints(S.points.length);
   say(`Function ${S.seed}, with new points.`);
   redraw();
 }
 function setCount(n) {
   pull = null;
-  if (n < S.points.length) S.points = S.points.slice(0, n);
-  for (let i = S.points.length; i < n; i++) S.points.push(drawPoint(S.family, settingsOf(S.family), S.seed, i));
+  say("");
+  const all = [...S.points, ...(S.own || [])];
+  if (!S.own) for (let i = all.length; i < n; i++) all.push(drawPoint(S.family, settingsOf(S.family), S.seed, i));
+  else if (n > all.length) say(`Your own points are ${all.length}: no others are added to them.`);
+  S.points = all.slice(0, n);
+  if (S.own) S.own = all.slice(n);
   redraw();
 }
 function usePasted() {
   const {points, notes} = parseTable($("paste").value);
   pull = null;
-  if (points.length) { S.points = points; redraw(); }
-  const used = points.length ? `${points.length} points are in use.` : "No line has two numbers, so the points are as before.";
+  if (points.length) { setState({points, own: []}); say(""); redraw(); }
+  const used = points.length > 1 ? `${points.length} points are in use.` : points.length ? "1 point is in use."
+    : "No line has two numbers, so the points are as before.";
   $("paste-notes").textContent = [used, ...notes].join(" ");
 }
 
@@ -145,16 +156,17 @@ function showStep(step) {
   $("tour-ask").textContent = ask;
   $("tour-answer").textContent = answer;
   $("tour-count").textContent = `step ${S.tour + 1} of ${TOUR.length}`;
-  $("back").disabled = S.tour === 0;
-  $("next").disabled = S.tour === TOUR.length - 1;
+  allow("back", S.tour > 0);
+  allow("next", S.tour < TOUR.length - 1);
 }
 function goTo(step) {
   showStep(step);
   const {n, puzzles, ...state} = TOUR[S.tour].state;
-  setState({...DEFAULT, picked: state.show[0], ...state, tour: S.tour, base: null, painted: new Set(), blocks: 0});
+  setState({...DEFAULT, picked: state.show[0], ...state, tour: S.tour, own: null, base: null, painted: new Set(), blocks: 0});
   S.points = freshPoints(n);
   pull = null;
   count = 0;
+  foundMasks.clear();
   $("tour-more").open = false;
   $("puzzles").open = Boolean(puzzles);
   say("");
@@ -170,6 +182,7 @@ function openLink() {
   if (location.hash && location.hash === lastLink) return;
   pull = null;
   if (!fromLink(location.hash)) return goTo(0);
+  say("");
   showStep(S.tour);
   refreshAll();
 }
@@ -179,19 +192,21 @@ function wire() {
   for (const s in STRATEGIES) $("base").append(new Option(s, s));
   for (const k in EMPTY) $("base").append(new Option(EMPTY[k].title, k));
   buildPuzzle();
-  const on = (id, event, act) => $(id).addEventListener(event, act);
+  const allowed = e => e.currentTarget.getAttribute("aria-disabled") !== "true";
+  const on = (id, event, act) => $(id).addEventListener(event, e => { if (allowed(e)) act(e); });
   on("shuffle", "click", shuffleOrder);
   on("swap", "click", swapLabels);
   on("fresh", "click", () => newFunction(S.seed + 1));
   on("reset", "click", () => newFunction(S.seed));
   on("seed", "change", e => newFunction(Number(e.target.value)));
   on("n", "input", e => setCount(Number(e.target.value)));
-  on("layer", "input", e => { S.layer = Number(e.target.value); pull = null; redraw(); });
-  on("training", "change", e => { S.training = Number(e.target.value); pull = null; redraw(); });
+  on("layer", "input", e => { S.layer = Number(e.target.value); pull = null; say(""); redraw(); });
+  on("training", "change", e => { S.training = Number(e.target.value); pull = null; say(""); redraw(); });
   on("family", "change", e => {
     setState({family: e.target.value});
-    S.points = freshPoints(S.points.length);
+    if (!S.own) S.points = freshPoints(S.points.length);
     pull = null;
+    say("");
     refreshAll();
   });
   for (const key in FLAGS) on(key, "change", e => { S[key] = e.target.checked; redraw(); });

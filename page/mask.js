@@ -10,13 +10,19 @@ const PROPERTIES = {invariant: "invariant", noLeak: "no leak", interdependent: "
 const tokenName = t => t.query ? "x?" : `${t.label ? "y" : "x"}${t.example + 1}${"'".repeat(t.copy)}`;
 const canPaint = (q, k) => !q.query && !k.query && !isOwn(q, k); // the two rules of every mask stay
 
-function paintedPlan() {
+function basePlan() {
   const {mask, positions} = STRATEGIES[S.picked];
-  const plan = S.base ? layout(EMPTY[S.base], PAINTED, 1) : layout(mask, PAINTED, 1, positions);
-  const sees = plan.sees.map(row => new Set(row));
+  return S.base ? layout(EMPTY[S.base], PAINTED, 1) : layout(mask, PAINTED, 1, positions);
+}
+function paintable(cells) { // those of the cells, each "row-column", that there are under this mask
+  const {tokens} = basePlan(), is = ([i, j]) => tokens[i] && tokens[j] && canPaint(tokens[i], tokens[j]);
+  return cells.map(c => c.split("-").map(Number)).filter(is).map(c => c.join("-"));
+}
+function paintedPlan() {
+  const plan = basePlan(), sees = plan.sees.map(row => new Set(row));
   for (const cell of S.painted) {
-    const [i, j] = cell.split("-").map(Number), q = plan.tokens[i], k = plan.tokens[j];
-    if (q && k && canPaint(q, k) && !sees[i].delete(j)) sees[i].add(j);
+    const [i, j] = cell.split("-").map(Number);
+    if (!sees[i].delete(j)) sees[i].add(j);
   }
   plan.sees = sees.map(row => Int32Array.from(row).sort());
   return plan;
@@ -35,11 +41,11 @@ function inWords(plan, found) {
     found.invariant ? [true, "Invariant: no order of the examples changes the answer at the query."]
       : [false, `Not invariant: swapping examples ${i + 1} and ${i + 2} can change the answer at the query.`],
     found.noLeak ? [true, "No leak: no label reaches the answer at its own x."]
-      : [false, `Leak: a label reaches the answer at its own x: ${path.map(t => tokenName(plan.tokens[t])).join(" → ")}.`],
-    found.interdependent ? [true, "Interdependent: each example hears all others."]
+      : [false, `Leak: a label can reach the answer at its own x: ${path.map(t => tokenName(plan.tokens[t])).join(" → ")}.`],
+    found.interdependent ? [true, "Interdependent: the answer at each example can depend on all others."]
       : [false, `Not interdependent: answer ${apart[0] + 1} does not depend on example ${apart[1] + 1}.`],
-    found.paired ? [true, "Paired: the answer depends on which label belongs to which x."]
-      : [false, `Not paired: labels ${pair[0] + 1} and ${pair[1] + 1} can be swapped, and no answer changes.`],
+    found.paired ? [true, "Paired: the answer at the query can depend on which label belongs to which x."]
+      : [false, `Not paired: labels ${pair[0] + 1} and ${pair[1] + 1} can be swapped, and the answer at the query does not change.`],
   ];
 }
 const mark = yes => yes ? "✓" : "✗";
@@ -61,15 +67,15 @@ function drawMask() {
   if (had) cell(had)?.focus();
   $("certificates").replaceChildren(...verdicts(inWords(plan, found)));
   const hears = hearsLabels(plan, found);
-  $("informed").textContent = hears ? "The context predictions hear labels of other examples: there is something to learn from."
+  $("informed").textContent = hears ? "The context predictions can hear labels of other examples: there is something to learn from."
     : "The context predictions hear no label of another example: they have nothing to learn from.";
   $("why-not").hidden = !own;
-  $("undo").disabled = !S.painted.size;
+  allow("undo", S.painted.size > 0);
   $("base").value = S.base || S.picked;
   drawLeak(plan, path);
   const all = Object.keys(PROPERTIES).every(p => found[p]);
   $("puzzle-2").textContent = !own || !all ? ""
-    : hears ? "✓ Your mask has all four properties, and its context predictions hear other labels. Solved."
+    : hears ? "✓ Your mask has all four properties, and its context predictions can hear other labels. Solved."
     : "✓ Your mask has all four properties. But its context predictions hear no labels. Can you mend that too?";
 }
 const cell = name => name && $("mask").querySelector(`[data-cell="${name}"]`);
@@ -135,14 +141,14 @@ function buildPuzzle() {
   const each = [...Array(PAINTED).keys()];
   const block = bit => {
     const button = html("button", {type: "button", "data-bit": bit});
-    button.onclick = () => { S.blocks ^= 1 << bit; drawPuzzle(); saveLink(); };
+    button.onclick = () => { S.blocks ^= 1 << bit; drawPuzzle(true); saveLink(); };
     return html("td", {}, button);
   };
   const row = i => html("tr", {}, html("th", {scope: "row"}, `example ${i + 1} sees`), ...each.map(j => block(PAINTED * i + j)));
   const heads = each.map(j => html("th", {scope: "col"}, `${j + 1}`));
   $("blocks").replaceChildren(html("thead", {}, html("tr", {}, html("td"), ...heads)), html("tbody", {}, ...each.map(row)));
 }
-function drawPuzzle() {
+function drawPuzzle(touched = S.blocks > 0) { // a mask that nobody has touched is not found
   for (const button of $("blocks").querySelectorAll("button")) {
     const bit = Number(button.dataset.bit), on = Boolean(S.blocks >> bit & 1);
     const [i, j] = [Math.floor(bit / PAINTED), bit % PAINTED];
@@ -151,7 +157,7 @@ function drawPuzzle() {
     button.className = on ? "on" : "";
   }
   const [plan, found] = blockAudit(S.blocks);
-  if (found.invariant) foundMasks.add(S.blocks);
+  if (found.invariant && touched) foundMasks.add(S.blocks);
   $("puzzle-1").replaceChildren(...verdicts(inWords(plan, found)));
   const names = [...foundMasks].map(bits => INVARIANT[bits]);
   $("puzzle-count").textContent = `Invariant masks found: ${foundMasks.size} of 4${names.length ? `: ${names.join("; ")}` : ""}.`;

@@ -61,7 +61,7 @@ const size = v => v === 0 ? "0" : v < 0.001 ? v.toExponential(0) : v.toFixed(v <
 // --- Drawing
 function drawPlot() {
   const f = hidden(S.family, settingsOf(S.family), S.seed);
-  group.curves.replaceChildren(svg("path", {d: trace(GRID.map(f)), class: "hidden"}));
+  group.curves.replaceChildren(...(S.own ? [] : [svg("path", {d: trace(GRID.map(f)), class: "hidden"})]));
   group.rings.replaceChildren();
   answers.optimum = optimum(S.family, settingsOf(S.family), S.points, GRID);
   if (S.best) group.curves.append(svg("path", {d: trace(answers.optimum), class: "optimum"}));
@@ -96,10 +96,10 @@ function makePoint(i) {
   const g = svg("g", {class: late ? "point late" : "point", tabindex: -1, role: "slider", "aria-valuemin": -Y_MOST,
     "aria-valuemax": Y_MOST, "aria-label": `Example ${i + 1}${late ? ", beyond the training length" : ""}`},
   shape, svg("text", {"text-anchor": "middle", y: 4}, `${i + 1}`), svg("circle", {class: "hit", r: 20}));
-  const moveTo = (x, y) => { S.points[i] = point(S.updown ? S.points[i][0] : x, y); drawSoon(); };
+  const moveTo = (x, y) => { S.points[i] = point(S.updown ? S.points[i][0] : x, y); say(""); drawSoon(); };
   const drag = e => {
     const box = plot.getBoundingClientRect();
-    moveTo(((e.clientX - box.left) / box.width * 2 - 1) * X_MOST, (1 - (e.clientY - box.top) / box.height * 2) * Y_MOST);
+    moveTo(...[((e.clientX - box.left) / box.width * 2 - 1) * X_MOST, (1 - (e.clientY - box.top) / box.height * 2) * Y_MOST].map(round2));
   };
   g.addEventListener("pointerdown", e => {
     g.setPointerCapture(e.pointerId);

@@ -28,10 +28,11 @@ function modelOf(family, strategy, step) {
   return decoded.get(record);
 }
 
+// `own` is null while the points are of a function; else they are the user's, and it has those that are put aside.
 // `picked` is the strategy whose mask is shown; `base`, if not null, is what is painted on instead (see mask.js).
 const DEFAULT = {family: "smooth", seed: 5, show: ["ar", "invicl"], picked: "ar", layer: LAYERS, training: 0, tour: 0,
   fan: false, rings: false, best: false, updown: false};
-const S = {...DEFAULT, points: [], base: null, painted: new Set(), blocks: 0};
+const S = {...DEFAULT, points: [], own: null, base: null, painted: new Set(), blocks: 0};
 
 function freshPoints(n) {
   return Array.from({length: n}, (_, i) => drawPoint(S.family, settingsOf(S.family), S.seed, i));
@@ -46,9 +47,11 @@ function setState(change) {
   if (!stepsOf(S.family).includes(S.training)) S.training = finished();
 }
 
+const pointsToLink = points => points.map(p => p.join("_")).join("~");
 function toLink() {
   const h = new URLSearchParams({f: S.family, seed: S.seed, s: S.show.join("."), m: S.picked, l: S.layer, k: S.training,
-    t: S.tour, o: Object.keys(FLAGS).filter(k => S[k]).join("."), p: S.points.map(p => p.join("_")).join("~")});
+    t: S.tour, o: Object.keys(FLAGS).filter(k => S[k]).join("."), p: pointsToLink(S.points)});
+  if (S.own) h.set("w", pointsToLink(S.own));
   if (S.base) h.set("b", S.base);
   if (S.painted.size) h.set("c", [...S.painted].join("~"));
   if (S.blocks) h.set("z", S.blocks);
@@ -66,14 +69,16 @@ function fromLink(hash) {
   const words = key => (h.get(key) || "").split(".");
   const family = Object.hasOwn(DATA.families, h.get("f")) ? h.get("f") : DEFAULT.family;
   const numbers = text => text.split("_").map(v => v.trim() === "" ? NaN : Number(v));
-  const points = h.get("p").split("~").map(numbers)
-    .filter(p => p.length === 2 && p.every(Number.isFinite)).slice(0, MOST).map(p => point(...p));
+  const pointsOf = (text, most) => text.split("~").map(numbers)
+    .filter(p => p.length === 2 && p.every(Number.isFinite)).slice(0, most).map(p => point(...p));
+  const points = pointsOf(h.get("p"), MOST), own = h.has("w") ? pointsOf(h.get("w"), MOST - points.length) : null;
   if (!points.length && h.get("p") !== "") return false; // not one point of it could be read
   const cells = (h.get("c") || "").split("~").filter(c => /^\d{1,2}-\d{1,2}$/.test(c)).slice(0, 200);
   const base = h.get("b");
-  setState({...DEFAULT, family, points, show: words("s"), picked: h.get("m"), layer: whole("l", 0, LAYERS, LAYERS),
+  setState({...DEFAULT, family, points, own, show: words("s"), picked: h.get("m"), layer: whole("l", 0, LAYERS, LAYERS),
     seed: whole("seed", 1, 999999, DEFAULT.seed), training: whole("k", 0, 1e9, 0), tour: whole("t", 0, 99, 0),
-    base: Object.hasOwn(EMPTY, base) ? base : null, painted: new Set(cells), blocks: whole("z", 0, 511, 0),
+    base: Object.hasOwn(EMPTY, base) ? base : null, painted: new Set(), blocks: whole("z", 0, 511, 0),
     ...Object.fromEntries(Object.keys(FLAGS).map(k => [k, words("o").includes(k)]))});
+  S.painted = new Set(paintable(cells));
   return true;
 }

@@ -20,7 +20,7 @@ const TOUR = [
     title: "Read the mask",
     text: "The mask says who may look at whom: a filled cell means that the token of the row sees the token of the column. You see the mask of ar. Choose invicl above the mask to see the other one.",
     ask: "Exchange examples 1 and 2 in both rows and columns. Which mask stays the same?",
-    answer: "invicl's. Each of its examples has the same rights as every other, so no order can show. In ar's mask example 1 sees nobody and example 3 sees two others: the order is written into it. The certificates below the mask are proved from the mask alone, for all weights.",
+    answer: "invicl's. Each of its examples has the same rights as every other, so no order can show. In ar's mask example 1 sees nobody and example 3 sees two others: the order is written into it. The certificates below the mask come from the mask alone. What they rule out is ruled out for all weights; what they allow can happen, and need not.",
     state: {family: "smooth", seed: 3, n: 3, show: ["ar", "invicl"], picked: "ar"},
   },
   {
@@ -39,7 +39,7 @@ const TOUR = [
   },
   {
     title: "Rings: what a model says at its own examples",
-    text: "A ring is the model's answer at the x of an example. Pull one label up or down. Which rings follow? Its own: a leak. Later ones: causal. All others: interdependent. None: each example is alone (boe). Show other strategies and try again.",
+    text: "A ring is the model's answer at the x of an example. Pull one label up or down. Which rings follow? Its own: a leak. Later ones: causal. All others: interdependent. None: no answer at an example hears another label (boe, pfn). Show other strategies and try again.",
     ask: "prefix_others was trained on its rings, and they fit perfectly. Why is that loss worth nothing?",
     answer: "Its rings have an error of {{leak.context}}, but the noise of the labels alone is {{leak.floor}}: nobody can predict noise. The ring has seen the answer: y1 → x2 → x1. If a label is raised by 1, its own ring moves by {{leak.own}} and the others by {{leak.others}}. Its curve is still good ({{leak.query}} with 10 examples). The loss is worthless, not the model.",
     state: {family: "line", seed: 12, n: 6, show: ["prefix_others"], picked: "prefix_others", rings: true, updown: true},
@@ -47,8 +47,8 @@ const TOUR = [
   {
     title: "Layer by layer",
     text: "Move the ‘layer’ slider from 0 to 4. You see what the read-out would say after each layer.",
-    ask: "Why does invicl know almost nothing before layer 3?",
-    answer: "In invicl a label goes from copy 0 to copy 1, and from copy 1 to the query. Only then can the query work with it. Error after layers 0 to 4 with 10 examples: ar {{layer.ar.0}}, {{layer.ar.1}}, {{layer.ar.2}}, {{layer.ar.3}}, {{layer.ar.4}}; invicl {{layer.invicl.0}}, {{layer.invicl.1}}, {{layer.invicl.2}}, {{layer.invicl.3}}, {{layer.invicl.4}}.",
+    ask: "Why does invicl answer so late, though its query sees labels from layer 1 on?",
+    answer: "Its mask does not force it: the query sees the labels of copy 1 in layer 1, and in layer 2 also what copy 1 has heard of the other examples. That the read-out, which was trained for the last layer, says so little before layer 3 is what training found: a habit, not a law. What the layers before do, these numbers do not say. Error after layers 0 to 4 with 10 examples: ar {{layer.ar.0}}, {{layer.ar.1}}, {{layer.ar.2}}, {{layer.ar.3}}, {{layer.ar.4}}; invicl {{layer.invicl.0}}, {{layer.invicl.1}}, {{layer.invicl.2}}, {{layer.invicl.3}}, {{layer.invicl.4}}.",
     state: {family: "line", seed: 7, n: 8, show: ["ar", "invicl"], picked: "invicl", layer: 2},
   },
   {

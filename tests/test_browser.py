@@ -43,6 +43,16 @@ def test_shuffle_moves_ar_and_a_label_swap_does_not_move_prefix(seen):
     assert "ar moved by up to" in seen["shuffle"]["says"] and "have changed places" in seen["swap"]["says"]
 
 
+def test_every_shuffle_is_another_order_and_no_report_grows_old(seen):
+    assert seen["orders"] == "+-+-+-" and seen["stale"] == [""] * 4
+    assert seen["noModel"] == "The order has changed; the points have not." and "two examples" in seen["onePoint"]
+
+
+def test_focus_stays_on_a_button_that_has_nothing_more_to_do(seen):
+    last, first = "step 8 of 8", "step 1 of 8"
+    assert seen["focus"] == ["next", last, "next", last, "undo", last, "back", first] and seen["notRestarted"]
+
+
 def test_rings_follow_as_the_mask_lets_them(seen):
     pull = seen["pull"]
     leak = pull["prefix_others"]
@@ -67,12 +77,20 @@ def test_painting_a_mask_updates_its_certificates(seen):
     assert seen["boe"] == seen["undone"] == "✓✓✗✓" and seen["invicl"] == "✓✓✓✓" and "✗" in seen["almost"]
     assert seen["solved"][0] == "✓✓✓✓" and "Solved" in seen["solved"][1] and seen["solved"][2]
     assert "y1 → x1'" in seen["leak"][0] and seen["leak"][1:] == [True, 1]
-    assert "found: 2 of 4" in seen["puzzle"] and "4 of 512" in seen["counted"]
+    assert "found: 1 of 4" in seen["puzzle"] and "found: 2 of 4" in seen["puzzleEmpty"]
+    assert "4 of 512" in seen["counted"] and "found: 0 of 4" in seen["puzzleAgain"]
+    assert seen["unknownCells"] == ["Mask of invicl", ""]
 
 
 def test_pasted_data_is_used_and_rubbish_is_not(seen):
     assert seen["rubbish"][0] == 8 and "as before" in seen["rubbish"][1]
     assert seen["pasted"][0] == 3 and "x − 2001" in seen["pasted"][1] and seen["same"]
+
+
+def test_own_points_have_no_hidden_function_and_get_no_points_of_one(seen):
+    assert [(n, lines) for n, lines, _ in seen["own"]] == [(3, 0), (2, 0), (3, 0), (3, 0)]
+    assert not any("hidden" in legend for *_, legend in seen["own"]) and "no others" in seen["ownSays"]
+    assert seen["notOwn"] == [5, 1]
 
 
 def test_every_tour_step_is_accessible_and_fits_a_phone(seen):

@@ -90,6 +90,7 @@ PASTED = [
     "2000, 10\n2010, 30\n2020, 20",
 ]
 PASTED += ["7, 1\n7, 2\n7, 3", "\n".join(f"{i / 50}, {i / 50}" for i in range(60)), "1e308 1\n5 5"]
+PASTED += ["\u22121, 0.001\n1, 0.002"]  # with the minus of a typesetter
 
 
 @pytest.fixture(scope="module")
@@ -172,14 +173,15 @@ def test_optimum_equals_the_baseline(script):
 
 @needs_node
 def test_pasted_tables_become_points_or_notes(script):
-    empty, rubbish, plain, commas, years, same, many, huge = script[1]["tables"]
+    empty, rubbish, plain, commas, years, same, many, huge, fine = script[1]["tables"]
     assert empty["points"] == [] and rubbish["points"] == [] and "line 1, 2, 3, 4, 5." in rubbish["notes"][0]
     assert plain == {"points": [[1, 2], [-0.5, 1]], "notes": []}
     assert commas["points"] == [[1.5, 2.25], [0.1, -3]]
-    assert [x for x, _ in years["points"]] == [-1.22, 0, 1.22] and "x − 2010" in years["notes"][0]
+    assert [x for x, _ in years["points"]] == [-1.2247, 0, 1.2247] and "x − 2010" in years["notes"][0]
     assert same["points"] == [[0, 1], [0, 2], [0, 3]]
     assert len(many["points"]) == 40 and "first 40 of 60" in many["notes"][0]
     assert len(huge["points"]) == 1 and "line 1." in huge["notes"][0]
+    assert fine["points"] == [[-1, 0.001], [1, 0.002]]
     for found in script[1]["tables"]:
         assert all(abs(x) <= 2.5 and abs(y) <= 3.3 for x, y in found["points"])
 
@@ -206,6 +208,8 @@ def test_models_that_the_page_carries_are_those_of_the_plan():
     expected = {(f, s, playmodels.STEPS) for f, s, _ in playmodels.plan(1)}
     expected |= {(*key, step) for key, steps in playmodels.EARLY_SHOWN.items() for step in steps}
     assert {(m["family"], m["strategy"], m["step"]) for m in MODELS} == expected and len(MODELS) == len(expected)
+    weights = {m["strategy"]: sum(math.prod(shape) for _, shape in m["shapes"]) for m in MODELS}
+    assert len({weights[s] for s in weights if s != "ar"}) == 1 and weights["ar"] > weights["invicl"]  # as told
 
 
 def test_numbers_are_of_three_seeds():
@@ -250,6 +254,24 @@ def test_bad_input_is_one_line(cli, clone):
     assert_one_line(cli("play", "--train", "runs", "--seeds", 0), "seeds", "0")
     shutil.rmtree(clone / "page")
     assert_one_line(cli("play"), "play", "no folder")
+
+
+@pytest.mark.parametrize("name", ["models.json", "numbers.json"])
+def test_damaged_data_is_one_line_and_the_page_stays(cli, clone, name):
+    cli("play", "--build")
+    file, page = clone / "page" / name, clone / "docs" / "play.html"
+    whole, built = file.read_bytes(), page.read_bytes()
+    for damage in (whole[:-100], b"{}", b"[]", b'{"models": [], "families": {}}', b'{"a": "b"}', b"\xff\xfe", b""):
+        file.write_bytes(damage)
+        assert_one_line(cli("play", "--build"), "damaged", name)
+        assert page.read_bytes() == built
+    file.unlink()
+    assert_one_line(cli("play", "--build"), name)
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(cli, clone, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    assert_one_line(cli("play", "--train", tmp_path / "file"), "cannot write", status=1)
 
 
 def test_one_command_trains_measures_and_builds(cli, clone, tmp_path, monkeypatch, capsys):

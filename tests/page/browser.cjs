@@ -81,6 +81,49 @@ async function shuffleAndSwap() {
   seen.swap = {...compare(second, await all()), says: await page.textContent("#status")};
 }
 
+// Two points, one, and no model; whatever else is set, the old report goes.
+async function smallShuffles() {
+  const page = await open(link({s: "ar", p: "-1_-1~1_1"})), says = () => page.textContent("#status");
+  seen.orders = "";
+  for (let i = 0; i < 6; i++) {
+    await page.click("#shuffle");
+    seen.orders += (await page.points())[0][0] > 0 ? "+" : "-";
+  }
+  seen.stale = [];
+  for (const act of [() => page.locator("#layer").fill("2"), () => page.selectOption("#training", "50"),
+    () => page.selectOption("#family", "smooth"), () => page.locator("#n").fill("3")]) {
+    await page.click("#shuffle");
+    if (await says() === "") seen.stale.push("nothing was said");
+    await act();
+    seen.stale.push(await says());
+  }
+  await page.uncheck('[data-show="ar"]');
+  await page.click("#shuffle");
+  seen.noModel = await says();
+  await page.locator("#n").fill("1");
+  await page.click("#shuffle");
+  seen.onePoint = await says();
+}
+
+// The focus stays on a button that has nothing more to do, and pressing it again does nothing.
+async function focusStays() {
+  const page = await open(), focused = () => page.evaluate(() => document.activeElement.id);
+  seen.focus = [];
+  const press = async (id, times) => {
+    await page.locator(id).focus();
+    for (let i = 0; i < times; i++) await page.keyboard.press("Enter");
+    seen.focus.push(await focused(), await page.textContent("#tour-count"));
+  };
+  await press("#next", 7);
+  await page.click("#swap");
+  const before = JSON.stringify(await page.points());
+  await press("#next", 1);
+  seen.notRestarted = before === JSON.stringify(await page.points());
+  await page.click('[data-cell="0-2"]');
+  await press("#undo", 1);
+  await press("#back", 8);
+}
+
 async function pullLabel(strategy) {
   const page = await open(link({s: strategy, o: "rings.updown", p: PROMPT}));
   const before = await page.rings(strategy);
@@ -122,7 +165,7 @@ async function links() {
   seen.restored = await what(page) === await what(again);
   seen.garbage = [];
   const values = ["%00", "NaN", "-1", "1e999", "__proto__", "constructor", "<img src=x onerror=alert(1)>", "9".repeat(400), "~_~_", "a_b~NaN_1~Infinity_2", ""];
-  const keys = ["f", "seed", "s", "m", "l", "k", "t", "o", "p", "b", "c", "z"];
+  const keys = ["f", "seed", "s", "m", "l", "k", "t", "o", "p", "w", "b", "c", "z"];
   const hashes = ["#%E0%A4%A", "#p", "#f=line", "#p=&f=&s=&m=", "#" + "x".repeat(20000), link({p: "1_1~".repeat(500)}),
     ...values.map(v => link(Object.fromEntries(keys.map(k => [k, v])))),
     ...keys.flatMap((k, i) => [0, 4, 8].map(j => link({s: "ar.invicl", p: PROMPT, [k]: values[(i + j) % values.length]})))];
@@ -164,8 +207,14 @@ async function painting() {
   await page.click("#puzzles summary");
   for (const bit of [1, 2, 3, 5, 6, 7]) await page.click(`[data-bit="${bit}"]`);
   seen.puzzle = await page.textContent("#puzzle-count");
+  for (const bit of [1, 2, 3, 5, 6, 7]) await page.click(`[data-bit="${bit}"]`); // back to the empty mask
+  seen.puzzleEmpty = await page.textContent("#puzzle-count");
   await page.click("#count");
   seen.counted = await page.textContent("#puzzle-count");
+  await page.click("#again");
+  seen.puzzleAgain = await page.textContent("#puzzle-count");
+  const unknown = await open(link({s: "invicl", m: "invicl", p: PROMPT, c: "99-99~0-0~0-12"}));
+  seen.unknownCells = [await unknown.textContent("#mask-title"), await unknown.textContent("#puzzle-2")];
 }
 
 async function ownData() {
@@ -177,6 +226,21 @@ async function ownData() {
   await page.fill("#paste", "year; value\n2000; 1\n2001; 3\n2002; 2,5");
   await page.click("#use");
   seen.pasted = [(await page.points()).length, await page.textContent("#paste-notes")];
+  const look = async p => [(await p.points()).length, await p.locator("path.hidden").count(), await p.textContent("#legend")];
+  seen.own = [await look(page)];
+  for (const n of ["2", "40"]) {
+    await page.locator("#n").fill(n);
+    seen.own.push(await look(page));
+  }
+  seen.ownSays = await page.textContent("#status");
+  await page.locator("#n").fill("1");
+  await page.waitForTimeout(250);
+  const again = await open(await page.evaluate(() => location.hash));
+  await again.locator("#n").fill("40");
+  seen.own.push(await look(again));
+  await again.click("#fresh");
+  await again.locator("#n").fill("5");
+  seen.notOwn = [(await again.points()).length, await again.locator("#plot path.hidden").count()];
   await page.fill("#paste", "1 1\n1 1\n1 1\n1 -1");
   await page.click("#use");
   seen.same = (await page.answer("invicl")).every(Number.isFinite);
@@ -215,6 +279,8 @@ async function looks() {
     seen.errors = page.seen.errors;
     await touch();
     await shuffleAndSwap();
+    await smallShuffles();
+    await focusStays();
     seen.pull = {};
     for (const s of ["prefix_others", "invicl", "ar", "boe"]) seen.pull[s] = await pullLabel(s);
     await longPrompt();
