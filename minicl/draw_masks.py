@@ -34,9 +34,8 @@ def mask_legend(figure: Figure, *more: Patch) -> None:
     figure.legend(handles=[*patches, *more], loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
 
 
-def mask_panel(axes: Axes, record: dict[str, Any], sees: list[str], layers: str | None) -> None:
-    """One mask, token by token; `layers` says which layers have it."""
-    tokens, T = record["tokens"], len(record["tokens"])
+def cells(axes: Axes, tokens: list[str], sees: list[str], **style) -> None:
+    """The cells of a mask, coloured by what is seen."""
     example = [t.strip("xy'") for t in tokens]  # the example's number; "quer" for queries
 
     def kind(q, k):
@@ -48,14 +47,14 @@ def mask_panel(axes: Axes, record: dict[str, Any], sees: list[str], layers: str 
             return 4
         return 1 if example[q] == example[k] else 2
 
-    axes.pcolormesh(
-        [[kind(q, k) for k in range(T)] for q in range(T)],
-        cmap=ListedColormap(["#F2F2F2", BLUE, ORANGE, GREEN, RED]),
-        vmin=0,
-        vmax=4,
-        edgecolors="white" if T <= LABELLED else "none",
-        linewidth=0.7,
-    )
+    every, colours = range(len(tokens)), ListedColormap(["#F2F2F2", BLUE, ORANGE, GREEN, RED])
+    axes.pcolormesh([[kind(q, k) for k in every] for q in every], cmap=colours, vmin=0, vmax=4, **style)
+
+
+def mask_panel(axes: Axes, record: dict[str, Any], sees: list[str], layers: str | None) -> None:
+    """One mask, token by token; `layers` says which layers have it."""
+    tokens, T = record["tokens"], len(record["tokens"])
+    cells(axes, tokens, sees, edgecolors="white" if T <= LABELLED else "none", linewidth=0.7)
     which = "" if layers is None else f", layer {layers}" if layers.isdigit() else f", layers {layers}"
     positions = record["positions"].replace("none", "no")
     padding = 16 if record["copies"] > 1 else 6  # room for the names of the copies

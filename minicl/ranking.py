@@ -1,9 +1,9 @@
 """The picture of `minicl search`: a row for each mask, drawn small, with its errors; and errors against costs."""
 
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from minicl.draw import BLACK, BLUE, ERROR, GREEN, ORANGE, RED, Records, look
+from minicl.draw import BLACK, BLUE, ERROR, ORANGE, Records, look
+from minicl.draw_masks import cells
 from minicl.kinds import BUILT_IN
 
 LENGTHS = ("the training length", "2.5 times it")
@@ -56,21 +56,10 @@ def _thumbnails(axes, rows):
         record = row["record"]
         T = len(record["tokens"])
         inset = axes.inset_axes([0.02, i - 0.44, 0.96, 0.88], transform=axes.transData)
-        numbers = [t.strip("xy'") for t in record["tokens"]]
-        cells = [[_kind(record, numbers, q, k) for k in range(T)] for q in range(T)]
-        inset.pcolormesh(cells, cmap=ListedColormap(["#F2F2F2", BLUE, ORANGE, GREEN, RED]), vmin=0, vmax=4)
+        cells(inset, record["tokens"], record["sees"])
         inset.set(xlim=(0, T), ylim=(T, 0), aspect="equal", xticks=[], yticks=[])
         for spine in inset.spines.values():
             spine.set_linewidth(0.4)
-
-
-def _kind(record, numbers, q, k):
-    """As in the pictures of masks: nothing, its own example, another example, seen by the query, the query."""
-    if record["sees"][q][k] == "0":
-        return 0
-    if record["tokens"][q] == "query":
-        return 3
-    return 4 if record["tokens"][k] == "query" else 1 if numbers[q] == numbers[k] else 2
 
 
 def _errors(axes, rows, front):
