@@ -45,6 +45,8 @@ BASELINES = {
     "knn": ("#888888", (0, (1, 2))),
 }
 ERROR = "squared error ÷ that of answering 0"
+ROUNDING = 1e-5  # a spread over orders below this is rounding: the order has no effect
+EXACT = 1e-9  # so is an error below this
 
 
 def check_ending(path: str | Path) -> None:
@@ -158,11 +160,25 @@ def curves(records: Records) -> Figure:
         key = (task, n_dims, shift)
         curve_panel(axes, lines[key, step], methods, scale=[r for r in shown if kind(r) == key])
         dims = f" in {n_dims} dimensions" if len({d for (t, d, _), _ in lines if t == task}) > 1 else ""
-        axes.set_title(f"{task}{dims}, step {step}" + ("" if shift == "none" else f", {shift}"), fontsize=10)
+        when = _when(step, sorted(s for k, s in lines if k == key))
+        axes.set_title(f"{task}{dims}{'' if shift == 'none' else f', {shift}'}, {when}", fontsize=10)
     entries = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     place = {"loc": "outside lower center", "ncols": 3 * min(columns, len(lines)), "fontsize": 8, "frameon": False}
     figure.legend(entries.values(), entries.keys(), title=bands(shown), title_fontsize=8, **place)
     return figure
+
+
+def _when(step, steps):
+    """When in training a panel is; of two panels, one is early and one is late."""
+    if len(steps) == 2:
+        return f"{'early' if step == steps[0] else 'late'} (step {step:,})"
+    return f"after {step:,} steps"
+
+
+def baseline_name(record: dict[str, Any]) -> str:
+    """A baseline's name in legends, and from where on it is exact."""
+    exact = [n for n, mean in zip(record["lengths"], record["mean"], strict=True) if mean < EXACT]
+    return record["method"].replace("_", " ") + (f" (exact from {exact[0]} examples on)" if exact else "")
 
 
 def bands(lines: Records) -> str:
@@ -185,7 +201,7 @@ def curve_panel(axes: Axes, lines: Records, methods: Collection[str], scale: Rec
         if r["step"] is None:
             colour, dashes = BASELINES.get(r["method"], ("#888888", (0, (6, 2, 2, 2))))
             style = {"color": colour, "linestyle": dashes, "linewidth": 1.2}
-            axes.plot(r["lengths"], positive, label=r["method"], zorder=1, **style)
+            axes.plot(r["lengths"], positive, label=baseline_name(r), zorder=1, **style)
             continue
         colour, marker = look(r["method"], methods)
         every = max(1, len(r["lengths"]) // 8)
@@ -329,20 +345,26 @@ def probes(records: Records) -> Figure:
 
 
 def order(records: Records) -> Figure:
-    """Spread of the query prediction over orders of the context, one bar per run."""
-    figure, (axes,) = panels(1, 1.2 * len(records), 3.6, margin=(2.4, 0))
-    floor = 1e-9
-    methods = {r["method"] for r in records}
-    for i, r in enumerate(records):
-        top, colour = max(r["spread"], floor), look(r["method"], methods)[0]
-        axes.bar(i, top - floor * 0.1, bottom=floor * 0.1, color=colour, width=0.7)
-        axes.annotate(f"{r['spread']:.1g}", (i, top), ha="center", va="bottom", fontsize=8)
-    axes.set(yscale="log", ylabel="spread over orders ÷ scale of y")
-    axes.set_ylim(floor * 0.1, 10)
+    """Spread of the query prediction over orders of the context, one row per run."""
     folders = [Path(r["run"]).name for r in records]
-    names = [r["method"] + ("" if f == r["method"] else f"\n{f}") for r, f in zip(records, folders, strict=True)]
-    axes.set_xticks(range(len(records)), names, fontsize=8)
+    names = [r["method"] + ("" if f == r["method"] else f" ({f})") for r, f in zip(records, folders, strict=True)]
+    methods = {r["method"] for r in records}
+    figure, (axes,) = panels(1, 5, 0.34 * len(records) + 1.1, margin=(2, 0))
+    for i, r in enumerate(records):
+        colour, marker = look(r["method"], methods)
+        axes.plot(max(r["spread"], 1e-9), i, marker, color=colour, markersize=6)
+    spread_axis(axes, names)
     return figure
+
+
+def spread_axis(axes: Axes, rows: list[str]) -> None:
+    """An axis of spreads over orders, with a row for each name; what is only rounding is shaded."""
+    axes.set(xscale="log", xlabel="spread over orders ÷ scale of y", ylim=(len(rows) - 0.5, -0.5), xlim=(1e-8, 3))
+    axes.set_yticks(range(len(rows)), rows, fontsize=9)
+    axes.grid(axis="y", color="#EEEEEE")
+    axes.axvspan(1e-8, ROUNDING, color="#E8F1E8", linewidth=0, zorder=0)
+    middle = (1e-8 * ROUNDING) ** 0.5
+    axes.annotate("no effect (rounding)", (middle, len(rows) - 0.55), ha="center", va="bottom", fontsize=7)
 
 
 def theory(records: Records) -> Figure:

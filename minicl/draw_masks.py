@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from minicl.checks import InputError
-from minicl.draw import BLACK, BLUE, GREEN, ORANGE, RED, Records, panels, run_names
+from minicl.draw import BLACK, BLUE, GREEN, ORANGE, RED, Records, curve_panel, panels, run_names, without_members
 from minicl.plugins import short
 
 LABELLED = 26  # tokens that can still be named one by one
@@ -22,6 +22,21 @@ def masks(records: Records) -> Figure:
     figure, grid = panels(len(drawn), 3.6, 4.1, columns=4, margin=(0, 0.7))
     for axes, (record, entry) in zip(grid, drawn, strict=True):
         mask_panel(axes, record, entry["sees"], entry["layers"])
+    mask_legend(figure)
+    return figure
+
+
+def front(records: Records) -> Figure:
+    """Masks, from records of the audit, and beside them their models' errors, from records of an evaluation."""
+    seen, lines = [r for r in records if "sees" in r], without_members([r for r in records if "lengths" in r])
+    figure, grid = panels(len(seen) + 1, 3.5, 3.4, margin=(0, 0.5))
+    for axes, record in zip(grid, seen, strict=False):
+        mask_panel(axes, record, record["sees"], None)
+        axes.set_title(short(record["mask"]), fontsize=12, pad=16 if record["copies"] > 1 else 6)
+        axes.set(xlabel="", ylabel="")
+    curve_panel(grid[-1], lines, {r["method"] for r in lines}, scale=lines)
+    grid[-1].set_title(f"error: {short(lines[0]['task'])} functions", fontsize=12)
+    grid[-1].legend(fontsize=9, frameon=False)
     mask_legend(figure)
     return figure
 

@@ -72,6 +72,7 @@ def test_every_picture_is_drawn_from_json_alone(cli, runs, tmp_path, plot):
     layers = [{"layer": i, "descent": [0.5, 0.1], "newton": [0.2, 0.3]} for i in range(3)]
     (tmp_path / "resemblance.json").write_text(json.dumps(layers))
     assert plot("resemblance", "resemblance.json", "-o", "resemblance.png") == 0
+    assert plot("front", "masks.json", "curves.json", "-o", "front.png") == 0
     assert {f.stem for f in tmp_path.glob("*.png")} == {f.stem for f in (ROOT / "plots").glob("*.py")}
 
 
@@ -106,14 +107,16 @@ def test_a_curve_shows_the_numbers_it_was_given():
     (axes,) = draw.curves([MODEL, FLOOR]).axes
     lines = lines_of(axes)
     assert lines["invicl"].get_ydata().tolist() == [1.0, 0.2, 0.02]
-    assert lines["optimal"].get_linestyle() == "--" and axes.get_yscale() == "log"
+    assert lines["optimal (exact from 2 examples on)"].get_linestyle() == "--" and axes.get_yscale() == "log"
     assert "trained to" in [t.get_text() for t in axes.texts]
     early = MODEL | {"step": 1, "mean": [1.0, 1.0, 1.0]}
     other = MODEL | {"run": "s", "n_dims": 5}
     early_axes, late_axes, other_axes = draw.curves([early, MODEL, other, FLOOR]).axes
     assert early_axes.get_ylim() == late_axes.get_ylim()  # the same prompts, the same scale
     assert [len(a.get_lines()) for a in (early_axes, late_axes, other_axes)] == [3, 3, 2]  # with the training length
-    assert other_axes.get_title() == "linear in 5 dimensions, step 5"
+    titles = [a.get_title() for a in (early_axes, late_axes, other_axes)]
+    assert titles == [f"linear in {d} dimensions, {w}" for d, w in
+                      ((3, "early (step 1)"), (3, "late (step 5)"), (5, "after 5 steps"))]  # fmt: skip
 
 
 def test_seeds_are_one_line_with_their_range():
@@ -138,8 +141,8 @@ def test_the_legend_says_what_the_bands_are(monkeypatch):
 
 def test_only_shifted_prompts_are_in_the_picture_of_shifts():
     figure = draw.shifts([MODEL, MODEL | {"shift": "noise"}, MODEL | {"shift": "scale"}, FLOOR | {"shift": "scale"}])
-    assert [a.get_title() for a in figure.axes] == ["linear, step 5, noise", "linear, step 5, scale"]
-    assert ["optimal" in lines_of(a) for a in figure.axes] == [False, True]
+    assert [a.get_title() for a in figure.axes] == ["linear, noise, after 5 steps", "linear, scale, after 5 steps"]
+    assert [any(n.startswith("optimal") for n in lines_of(a)) for a in figure.axes] == [False, True]
 
 
 def test_four_panels_stand_in_a_square_and_five_leave_one_empty():

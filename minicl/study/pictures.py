@@ -5,7 +5,7 @@ import statistics
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from minicl.draw import BLACK, ERROR, SKY, Records, base_of, look, mark_training_length, panels, without_members
+from minicl.draw import BLACK, ERROR, SKY, Records, base_of, look, mark_training_length, panels, spread_axis, without_members
 from minicl.plugins import short
 
 
@@ -33,8 +33,9 @@ def variants(records: Records) -> Figure:
     methods = list(dict.fromkeys(names))
     bases = {base_of(method) for method in methods}
     values = {f"error with {n} examples": [r["errors"][n] for r in records] for n in records[0]["errors"]}
-    if all(r["spread"] is not None for r in records):
-        values["spread over orders ÷ scale of y"] = [r["spread"] for r in records]
+    spread = all(r["spread"] is not None for r in records)
+    if spread:
+        values["spread"] = [r["spread"] for r in records]
     figure, grid = panels(len(values), 3.1, 0.34 * len(methods) + 1.1, margin=(1.6, 0), sharey=True)
     for axes, (title, numbers) in zip(grid, values.items(), strict=True):
         for name, value in zip(names, numbers, strict=True):
@@ -44,6 +45,8 @@ def variants(records: Records) -> Figure:
         axes.set(xscale="log" if wide else "linear", xlabel=title, ylim=(len(methods) - 0.5, -0.5))
         axes.set_yticks(range(len(methods)), methods, fontsize=9)
         axes.grid(axis="y", color="#EEEEEE")
+    if spread:
+        spread_axis(grid[-1], methods)
     figure.suptitle("one mark per seed", fontsize=9)
     return figure
 
