@@ -112,10 +112,15 @@ def panels(
 
 
 def look(method: str, others: Collection[str]) -> tuple[str, str]:
-    """Colour and marker of a model's line; `others` are the methods of the whole picture."""
-    if method in LOOKS:
-        return LOOKS[method]
-    spare = sorted({method, *others} - set(LOOKS))
+    """Colour and marker of a model's line; `others` are the methods of the whole picture.
+
+    A control has its strategy's, unless the strategy or another control of it is there too.
+    """
+    every = sorted({method, *others})
+    alone = [m for m in every if [base_of(other) for other in every].count(base_of(m)) == 1]
+    if method in LOOKS or (method in alone and base_of(method) in LOOKS):
+        return LOOKS[base_of(method)]
+    spare = [m for m in every if m not in LOOKS and (m not in alone or base_of(m) not in LOOKS)]
     return SPARE[spare.index(method) % len(SPARE)]
 
 
@@ -164,7 +169,8 @@ def curves(records: Records) -> Figure:
         axes.set_title(f"{task}{dims}{'' if shift == 'none' else f', {shift}'}, {when}", fontsize=10)
     entries = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     place = {"loc": "outside lower center", "ncols": 3 * min(columns, len(lines)), "fontsize": 8, "frameon": False}
-    figure.legend(entries.values(), entries.keys(), title=bands(shown), title_fontsize=8, **place)
+    names = _legend_names([r for panel in lines.values() for r in panel])
+    figure.legend(entries.values(), [names.get(e, e) for e in entries], title=bands(shown), title_fontsize=8, **place)
     return figure
 
 
@@ -175,10 +181,22 @@ def _when(step, steps):
     return f"after {step:,} steps"
 
 
-def baseline_name(record: dict[str, Any]) -> str:
-    """A baseline's name in legends, and from where on it is exact."""
-    exact = [n for n, mean in zip(record["lengths"], record["mean"], strict=True) if mean < EXACT]
-    return record["method"].replace("_", " ") + (f" (exact from {exact[0]} examples on)" if exact else "")
+def _legend_names(lines: Records) -> dict[str, str]:
+    """What the legend calls baselines: an error of 0 is below every axis, so it is said in words."""
+    names = {}
+    for method in {r["method"] for r in lines if r["step"] is None}:
+        mine = [zip(r["lengths"], r["mean"], strict=True) for r in lines if r["method"] == method]
+        first = [next((n for n, mean in pairs if mean < EXACT), None) for pairs in mine]
+        if first.count(first[0]) == len(first):
+            more = "" if first[0] is None else f" (exact from {first[0]} examples on)"
+        else:
+            more = " (exact where the line ends)"
+        names[_plain(method)] = _plain(method) + more
+    return names
+
+
+def _plain(baseline):
+    return baseline.replace("_", " ")
 
 
 def bands(lines: Records) -> str:
@@ -201,7 +219,7 @@ def curve_panel(axes: Axes, lines: Records, methods: Collection[str], scale: Rec
         if r["step"] is None:
             colour, dashes = BASELINES.get(r["method"], ("#888888", (0, (6, 2, 2, 2))))
             style = {"color": colour, "linestyle": dashes, "linewidth": 1.2}
-            axes.plot(r["lengths"], positive, label=baseline_name(r), zorder=1, **style)
+            axes.plot(r["lengths"], positive, label=_plain(r["method"]), zorder=1, **style)
             continue
         colour, marker = look(r["method"], methods)
         every = max(1, len(r["lengths"]) // 8)

@@ -107,7 +107,7 @@ def test_a_curve_shows_the_numbers_it_was_given():
     (axes,) = draw.curves([MODEL, FLOOR]).axes
     lines = lines_of(axes)
     assert lines["invicl"].get_ydata().tolist() == [1.0, 0.2, 0.02]
-    assert lines["optimal (exact from 2 examples on)"].get_linestyle() == "--" and axes.get_yscale() == "log"
+    assert lines["optimal"].get_linestyle() == "--" and axes.get_yscale() == "log"
     assert "trained to" in [t.get_text() for t in axes.texts]
     early = MODEL | {"step": 1, "mean": [1.0, 1.0, 1.0]}
     other = MODEL | {"run": "s", "n_dims": 5}
@@ -117,6 +117,23 @@ def test_a_curve_shows_the_numbers_it_was_given():
     titles = [a.get_title() for a in (early_axes, late_axes, other_axes)]
     assert titles == [f"linear in {d} dimensions, {w}" for d, w in
                       ((3, "early (step 1)"), (3, "late (step 5)"), (5, "after 5 steps"))]  # fmt: skip
+
+
+def test_the_legend_says_where_a_baseline_is_exact():
+    def legend(*records):
+        return [t.get_text() for t in draw.curves(list(records)).legends[0].get_texts()]
+
+    assert legend(MODEL, FLOOR) == ["invicl", "optimal (exact from 2 examples on)"]
+    noisy = {"shift": "noise"}
+    never = FLOOR | noisy | {"mean": [1.0, 0.1, 0.1]}
+    assert legend(MODEL, FLOOR, MODEL | noisy, never) == ["invicl", "optimal (exact where the line ends)"]
+
+
+def test_a_control_has_its_strategy_s_colour_if_it_stands_alone():
+    assert draw.look("ar, paper's objective", ["invicl"]) == draw.look("ar", ["invicl"])
+    assert draw.look("ar, last 10", ["ar", "invicl"]) != draw.look("ar", ["ar, last 10", "invicl"]) == draw.LOOKS["ar"]
+    two = ["ar+random", "ar+rotary"]
+    assert len({draw.look(m, two) for m in two} | {draw.LOOKS["ar"]}) == 3
 
 
 def test_seeds_are_one_line_with_their_range():
@@ -142,7 +159,7 @@ def test_the_legend_says_what_the_bands_are(monkeypatch):
 def test_only_shifted_prompts_are_in_the_picture_of_shifts():
     figure = draw.shifts([MODEL, MODEL | {"shift": "noise"}, MODEL | {"shift": "scale"}, FLOOR | {"shift": "scale"}])
     assert [a.get_title() for a in figure.axes] == ["linear, noise, after 5 steps", "linear, scale, after 5 steps"]
-    assert [any(n.startswith("optimal") for n in lines_of(a)) for a in figure.axes] == [False, True]
+    assert ["optimal" in lines_of(a) for a in figure.axes] == [False, True]
 
 
 def test_four_panels_stand_in_a_square_and_five_leave_one_empty():

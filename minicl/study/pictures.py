@@ -4,8 +4,20 @@ import statistics
 
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
-from minicl.draw import BLACK, ERROR, SKY, Records, base_of, look, mark_training_length, panels, spread_axis, without_members
+from minicl.draw import (
+    BLACK,
+    ERROR,
+    SKY,
+    Records,
+    base_of,
+    look,
+    mark_training_length,
+    panels,
+    spread_axis,
+    without_members,
+)
 from minicl.plugins import short
 
 
@@ -43,6 +55,7 @@ def variants(records: Records) -> Figure:
             axes.plot(max(value, 1e-9), methods.index(name), marker, color=colour, markersize=5, alpha=0.8)
         wide = max(numbers) > 10 * min(numbers)
         axes.set(xscale="log" if wide else "linear", xlabel=title, ylim=(len(methods) - 0.5, -0.5))
+        axes.xaxis.set_minor_formatter(NullFormatter())  # between powers of ten they would overlap
         axes.set_yticks(range(len(methods)), methods, fontsize=9)
         axes.grid(axis="y", color="#EEEEEE")
     if spread:
