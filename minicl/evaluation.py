@@ -23,6 +23,7 @@ from minicl.baselines import BASELINES, get_baseline
 from minicl.checks import InputError, check, check_int, choose
 from minicl.config import Config
 from minicl.devices import auto_device, device_of, use_threads
+from minicl.progress import Progress
 from minicl.selection import add_run_arguments, check_run_arguments, choose_checkpoints, choose_lengths, longest_from
 from minicl.shifts import SHIFTS, get_shift
 from minicl.store import Store
@@ -94,7 +95,6 @@ def depends_on(config: Config, prompts: Prompts) -> Record:
 
 def measure_baseline(task: Task, prompts: Prompts, name: str) -> tuple[Record, numpy.ndarray]:
     """A baseline's record and its errors."""
-    print(f"evaluating {name}, {prompts.shift}", file=sys.stderr, flush=True)
     more = {"task": task, "shift": prompts.shift} if name == "optimal" else {}
     errors, lengths = squared_errors(get_baseline(name, **more), task, prompts)
     return record(prompts, task, name, lengths, errors), errors
@@ -148,33 +148,34 @@ class Evaluation:
 
         What makes no sense (a shift for this task, a baseline for this size) or is gone is left out, and named.
         """
-        results, done = [], []
-        for run, config in self.runs.items():
-            for step, file in self.files[run].items():
-                model = functools.cache(functools.partial(self.load, file))
-                for prompts in self.prompts[run]:
-                    with left_out(), use_threads(self.threads or config.machine.threads):
-                        results.append(self._model(run, config, step, file, prompts, model))
-        for run, config in self.runs.items():
-            for prompts in self.prompts[run]:
-                usual = config.task.usual_baselines(prompts.shift) if self.baselines is None else self.baselines
-                for name in usual:
-                    given = depends_on(config, prompts) | {"method": name}
-                    if given not in done:
-                        done.append(given)
-                        with left_out(), use_threads(self.threads or config.machine.threads):
-                            results.append(self._baseline(run, config.task, prompts, name, given))
+        parts, results = [*self._models(), *self._baselines()], []
+        with Progress(len(parts)) as begin:
+            for config, text, part in parts:
+                before = begin.begun
+                with left_out(), use_threads(self.threads or config.machine.threads):
+                    results.append(part(functools.partial(begin, text)))
+                if begin.begun == before:  # it was kept, or makes no sense
+                    begin.skip(1)
         if not any(result["run"] for result, _ in results):
             raise InputError("nothing could be evaluated")
         return results
 
-    def _model(self, run, config, step, file, prompts, model):
+    def _models(self):
+        """(config, what, a function that measures it) of every run × step × shift."""
+        load = functools.lru_cache(1)(self.load)
+        for run, config in self.runs.items():
+            for step, file in self.files[run].items():
+                for prompts in self.prompts[run]:
+                    part = functools.partial(self._model, run, config, step, file, prompts, load)
+                    yield config, f"evaluating {run} step {step}, {prompts.shift}", part
+
+    def _model(self, run, config, step, file, prompts, load, begin):
         given = depends_on(config, prompts) | {"step": step, "weights": _file_hash(file)}
         given, method = given if self.window is None else given | {"window": self.window}, self.method(config)
 
         def compute():
-            print(f"evaluating {run} step {step}, {prompts.shift}", file=sys.stderr, flush=True)
-            errors, lengths = squared_errors(model(), config.task, prompts)
+            begin()
+            errors, lengths = squared_errors(load(file), config.task, prompts)
             more = {"run": run, "step": step}
             more |= {"train_seed": config.train.seed, "trained_on": config.data.examples}
             return record(prompts, config.task, method, lengths, errors, **more), errors
@@ -183,10 +184,26 @@ class Evaluation:
         result, errors = Store(Path(run, "evaluation")).get_errors(name, given, compute)
         return {**result, "run": run}, errors
 
+    def _baselines(self):
+        """The same of the baselines of every task × shift."""
+        done = []
+        for run, config in self.runs.items():
+            for prompts in self.prompts[run]:
+                usual = config.task.usual_baselines(prompts.shift) if self.baselines is None else self.baselines
+                for name in usual:
+                    given = depends_on(config, prompts) | {"method": name}
+                    if given not in done:
+                        done.append(given)
+                        part = functools.partial(self._baseline, run, config.task, prompts, name, given)
+                        yield config, f"evaluating {name}, {prompts.shift}", part
+
     @staticmethod
-    def _baseline(run, task, prompts, name, given):
-        store = Store(Path(run, "evaluation"))
-        return store.get_errors(f"{name} {prompts.shift}", given, lambda: measure_baseline(task, prompts, name))
+    def _baseline(run, task, prompts, name, given, begin):
+        def compute():
+            begin()
+            return measure_baseline(task, prompts, name)
+
+        return Store(Path(run, "evaluation")).get_errors(f"{name} {prompts.shift}", given, compute)
 
     def over_seeds(self, records: Sequence[Record]) -> list[Record]:
         """Mean and range over the runs that differ only in their seed."""

@@ -93,7 +93,7 @@ def test_seeds_are_averaged_where_nothing_else_differs(cli, runs):
 def test_evaluating_again_reads_and_adds_and_never_loses(cli, run):
     first = cli("evaluate", run, "--prompts", 30, "--json")
     files = {f: f.stat().st_mtime_ns for f in (run / "evaluation").iterdir()}
-    assert len(files) == 4 and "evaluating" in first.stderr
+    assert len(files) == 4 and f"evaluating {run} step" in first.stderr and "(2 of 2, " in first.stderr
     again = cli("evaluate", run, "--prompts", 30, "--json")
     assert again.stdout == first.stdout and again.stderr == ""
     cli("evaluate", run, "--prompts", 31, "--shifts", "scale", "--checkpoints", "all")
