@@ -277,6 +277,37 @@ def steps(records: Records) -> Figure:
     return figure
 
 
+def training(records: Records) -> Figure:
+    """Error at the training length against step: one panel per task and strategy, with a band over the seeds."""
+    groups = {}
+    for r in records:
+        method = short(r["method"])
+        groups.setdefault((short(r["task"]), base_of(method)), []).append((method, r["lines"]))
+    strategies = {mask for _, mask in groups}
+    figure, grid = panels(len(groups), 3.6, 3, columns=4, sharey=True)
+    for axes, ((task, mask), members) in zip(grid, groups.items(), strict=True):
+        for i, method in enumerate(dict.fromkeys(name for name, _ in members)):
+            errors = [
+                {line["step"]: list(line["error"].values())[-1] for line in lines}
+                for name, lines in members
+                if name == method
+            ]
+            steps = sorted(set.intersection(*map(set, errors)))  # some seeds may have come further
+            values = [[seed[step] for seed in errors] for step in steps]
+            colour = [look(mask, strategies)[0], BLACK, "#777777", SKY, "#8B0000"][i % 5]
+            style = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))][i % 5]
+            means = [sum(e) / len(e) for e in values]
+            axes.plot(steps, means, linestyle=style, color=colour, linewidth=1.2, label=method)
+            axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.2, lw=0)
+        axes.set(yscale="log", xlabel="training step")
+        axes.set_title(f"{task}, {mask}", fontsize=10)
+        axes.legend(fontsize=7, frameon=False)
+    for axes in grid[::4]:
+        axes.set_ylabel(ERROR, fontsize=8)
+    figure.suptitle("on the validation prompts, at the training length: mean and range over seeds", fontsize=10)
+    return figure
+
+
 def race(records: Records, curve_records: Records) -> Figure:
     """Error against seconds of training, the recipe of 2022 dashed; and error against examples at the end."""
     figure, (left, right) = panels(2, 5, 3.9, margin=(0, 0))

@@ -52,6 +52,7 @@ def shots(runs):
         "curves": ["evaluate", runs / "ar", runs / "ar1", runs / "invicl", *some],
         "shifts": ["evaluate", runs / "invicl", *some, "--shifts", "noise,scale"],
         "steps": ["evaluate", runs / "ar", runs / "invicl", *some, "--checkpoints", "all"],
+        "training": ["evaluate", runs / "ar", runs / "ar1", runs / "invicl", "--training"],
         "order": ["evaluate", runs / "ar", runs / "invicl", "--order", *some],
         "probes": ["probe", runs / "ar", runs / "invicl", "--prompts", 32, "--lengths", "0,4,6"],
         "theory": ["theory", *some],
@@ -323,7 +324,7 @@ def test_training_shows_mean_and_range_over_seeds():
         return {"task": "linear", "method": method, "lines": lines}
 
     records = [run("ar", 1.0, 0.5), run("ar", 3.0, 1.5), run("ar+×2", 1.0, 0.1), run("a/my.py:mine", 1.0, 0.2)]
-    first, second = pictures.training(records).axes
+    first, second = draw.training(records).axes
     assert [first.get_title(), second.get_title()] == ["linear, ar", "linear, mine"]
     assert lines_of(first)["ar"].get_ydata().tolist() == [2.0, 1.0]
     band = first.collections[0].get_paths()[0].vertices[:, 1]
