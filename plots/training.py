@@ -1,4 +1,4 @@
-"""Draw error against training step: minicl evaluate RUN… --training --json | python plots/training.py - -o training.png"""
+"""Draw error against step: minicl evaluate RUN… --training --json | python plots/training.py - -o training.png"""
 
 from minicl import draw
 
