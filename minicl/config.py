@@ -341,7 +341,7 @@ def add_config_flags(parser, preset: str, task: str) -> None:
     """A flag for every setting, and for those of all built-in tasks and of `task`."""
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--preset", choices=PRESETS, help=f"starting point for all settings ({preset})")
-    start.add_argument("--config", metavar="FILE", help="the same from a run's config.json")
+    start.add_argument("--config", metavar="FILE", help="starting point: the config.json of a run")
     for title, cls in GROUPS.items():
         add_flags(parser, title, cls, PRESETS[preset])
     flags = set(GROUP_OF)

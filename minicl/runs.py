@@ -93,7 +93,7 @@ def hold(config: Config, folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         if not (folder / "config.json").exists():
-            write_atomically(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
+            _write_settings(folder, config)
         stored = read_settings(folder)
         config = config.continuing(stored)
         before = config.before_extension(stored)
@@ -102,10 +102,14 @@ def hold(config: Config, folder: Path) -> Iterator[None]:
             raise InputError(f"{folder} was started with other settings: {'; '.join(rows)}; give another --out")
         if before != config:
             _check_extension(folder, before.train.steps, config.train.steps)
-            write_atomically(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
+            _write_settings(folder, config)
         for kind, path in config.code.items():
             _carry(Path(path), folder / CODE[kind])
         yield
+
+
+def _write_settings(folder, config):
+    write_atomically(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
 
 
 def _check_extension(folder, steps, more):

@@ -332,6 +332,16 @@ def test_training_shows_mean_and_range_over_seeds():
     assert set(lines_of(first)) == {"ar", "ar+×2"} and set(lines_of(second)) == {"mine"}
 
 
+def test_strategies_without_variants_share_a_panel():
+    lines = [{"step": i, "error": {"10": 1 / (i + 1)}} for i in range(3)]
+    records = [{"task": "linear", "method": method, "lines": lines} for method in ("ar", "invicl")]
+    figure = draw.training([*records, {"task": "sparse_linear", "method": "ar", "lines": lines[:2]}])
+    linear, sparse = figure.axes
+    assert (linear.get_title(), sparse.get_title()) == ("linear", "sparse_linear")
+    assert set(lines_of(linear)) == {"ar", "invicl"} and lines_of(sparse)["ar"].get_xdata().tolist() == [0, 1]
+    assert linear.get_yscale() == "log" and "seeds" not in figure.get_suptitle()
+
+
 def test_costs_are_bars():
     def record(mask, ratio, memory=2**20):
         spread = {"low": 0.9 * ratio, "ratio": ratio, "high": 1.1 * ratio}
