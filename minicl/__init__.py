@@ -6,7 +6,7 @@ Names are loaded when they are first used, so that `import minicl` is quick and 
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 _HOME = {
     "ModelConfig": "model",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from minicl import __version__
+from minicl import __version__, completion
 from minicl.checks import InputError, choose
 from minicl.plugins import Untrusted
 
@@ -40,10 +40,7 @@ def main(argv: Sequence[str] | None = None, command: str | None = None) -> int:
         command, argv = _command(argv), argv[1:]
     if command is None:
         return 0
-    name, text = COMMANDS[command]
-    module = import_module(f"minicl.{name}")
-    parser = Parser(f"minicl {command}", description=text, allow_abbrev=False)
-    parser.argv = argv
+    module, parser = _parser(command, argv)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no → shows a ?
     try:
@@ -72,16 +69,35 @@ def main(argv: Sequence[str] | None = None, command: str | None = None) -> int:
         return 1
 
 
+def _parser(command, argv):
+    """A command's module, and its parser without arguments yet."""
+    name, text = COMMANDS[command]
+    parser = Parser(f"minicl {command}", description=text, allow_abbrev=False)
+    parser.argv = argv
+    return import_module(f"minicl.{name}"), parser
+
+
+def _completion(shell, main):
+    """The script that completes all commands."""
+    parsers = {}
+    for command in COMMANDS:
+        module, parsers[command] = _parser(command, ())
+        module.add_arguments(parsers[command])
+    return completion.script(shell, main, parsers)
+
+
 def _command(argv):
-    """The command's name; None if only help was wanted."""
+    """The command's name; None if only help or completion was wanted."""
     parser = Parser("minicl", description="Who may look at whom when a transformer learns from its prompt?")
     parser.add_argument("command", nargs="?", metavar="command", help="one of those below; `minicl COMMAND --help`")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "\n".join(["commands:", *(f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items())])
     parser.add_argument("--version", action="version", version=f"minicl {__version__}")
-    command = parser.parse_args(argv[:1]).command
+    parser.add_argument("--completion", choices=completion.SHELLS, help="print a script that completes words on Tab")
+    args = parser.parse_args(argv[: 2 if argv[:1] == ["--completion"] else 1])
+    command = args.command
     if command is None:
-        parser.print_help()
+        print(_completion(args.completion, parser) if args.completion else parser.format_help(), end="")
         return None
     try:
         return choose("command", command, tuple(COMMANDS))

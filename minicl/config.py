@@ -68,6 +68,7 @@ class TrainConfig:
     validate: int = setting(256, "prompts that the error in metrics.jsonl is measured on", least=1)
     save_every: int = setting(1000, "steps between checkpoints", least=1)
     keep: tuple[int, ...] = setting((), "steps whose checkpoints stay (the last always does)")
+    extended: tuple[int, ...] = setting((), "steps at which the run was finished before it was extended")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class MachineConfig:
     cuda_graphs: bool = setting(False, "with --compile on a GPU: kernels as CUDA graphs, one for each length")
     matmul: str = setting("high", "GPU products of float32 in training; high: TF32", choices=("high", "highest"))
     linear: str = setting("auto", "library for CPU products; auto: the faster one", choices=("auto", "torch", "onednn"))
+    tensorboard: bool = setting(False, "write the lines of metrics.jsonl to DIR/tensorboard too, as scalars")
 
 
 GROUPS = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "machine": MachineConfig}
@@ -146,6 +148,10 @@ class Config:
         check(self.machine.compile or not self.machine.cuda_graphs, "cuda_graphs", "True", "only with --compile")
         for step in self.train.keep:
             check_int("keep", step, least=1, most=self.train.steps)
+        before = 0
+        for step in self.train.extended:
+            check_int("extended", step, least=before + 1, most=self.train.steps - 1)
+            before = step
         if self.model.resolved_positions in TABLES:
             most = self.model.max_examples
             check(self.data.examples <= most, "examples", self.data.examples, f"at most max_examples = {most}")
@@ -153,13 +159,30 @@ class Config:
     @classmethod
     def make(cls, preset: str | None = None, **settings) -> "Config":
         """From a preset and flat settings that override it: `Config.make("tiny", mask="invicl", lr=3e-4)`."""
-        flat = _tuples({**(PRESETS[choose("preset", preset, tuple(PRESETS))] if preset else {}), **settings})
+        return cls._make(PRESETS[choose("preset", preset, tuple(PRESETS))] if preset else {}, settings)
+
+    def changed(self, **settings) -> "Config":
+        """This config with other settings. What `auto` chose for it is chosen anew; another task has its defaults."""
+        start = {name: value for group in GROUPS for name, value in asdict(getattr(self, group)).items()}
+        own = self.task.settings()
+        for name in ("loss", "lengths"):
+            if self._make(start | own, {name: "auto"}) == self:
+                start[name] = "auto"
+        same_task = settings.get("task", self.data.task) == self.data.task
+        return self._make(start | own if same_task else start, settings)
+
+    @classmethod
+    def _make(cls, start, settings):
+        """From flat settings, which override those to start with."""
+        flat = _tuples({**start, **settings})
         flat |= {k: plugins.resolve(flat[k]) for k in CODE if plugins.is_own(flat.get(k))}
         task = task_class(flat.get("task", DataConfig.task))
         for name in flat:
             _check_setting(name, task)
-        if "keep" not in settings and "steps" in settings:  # of the preset's, those that a shorter run reaches
+        if "keep" not in settings and "steps" in settings:  # of those to start with, what a shorter run reaches
             flat["keep"] = tuple(step for step in flat.get("keep", ()) if step <= settings["steps"])
+        if "extended" not in settings and "steps" in settings:
+            flat["extended"] = tuple(step for step in flat.get("extended", ()) if step < settings["steps"])
         parts = {group: c(**{k: v for k, v in flat.items() if GROUP_OF.get(k) == group}) for group, c in GROUPS.items()}
         own = {k: v for k, v in flat.items() if k not in GROUP_OF}
         built = get_task(parts["data"].task, n_dims=parts["model"].n_dims, **own)
@@ -240,6 +263,25 @@ class Config:
                 flat[kind] = plugins.from_folder(folder, file, flat[kind], hashes.get(kind), trust)
         return cls.make(**flat)
 
+    def continuing(self, record: Any) -> "Config":
+        """This run as it goes on from a stored one: with more steps, extended from where that one ended."""
+        stored, mine = _plan(record), self.train
+        ends = (*stored.extended, stored.steps)
+        if mine.steps < stored.steps or mine.extended != ends[: len(mine.extended)]:
+            return self
+        return self._with(extended=stored.extended if mine.steps == stored.steps else ends)
+
+    def before_extension(self, record: Any) -> "Config":
+        """This run as it was when it still had the number of steps of a stored config; itself if it never had."""
+        stored, ends = _plan(record), (*self.train.extended, self.train.steps)
+        if (*stored.extended, stored.steps) != ends[: len(stored.extended) + 1]:
+            return self
+        keep = tuple(step for step in self.train.keep if step <= stored.steps)
+        return self._with(steps=stored.steps, extended=stored.extended, keep=keep)
+
+    def _with(self, **settings):
+        return dataclasses.replace(self, train=dataclasses.replace(self.train, **settings))
+
     def differences(self, record: Any) -> list[str]:
         """In words, where a stored config would train another model; [] if nowhere. No code is run for it."""
         mine, theirs = _flat(self.to_json()), _flat(record)
@@ -276,6 +318,13 @@ def _flat(record):
     return _tuples({name: value for name, value in flat.items() if value is not None or name in GROUP_OF})
 
 
+def _plan(record):
+    """The steps of a stored config, and those at which it was extended."""
+    stored = TrainConfig(**{name: value for name, value in _flat(record).items() if name in ("steps", "extended")})
+    check_settings(stored)
+    return stored
+
+
 def _tuples(settings):
     """JSON knows no tuples, and people write lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
@@ -290,7 +339,9 @@ def _hashes(record):
 
 def add_config_flags(parser, preset: str, task: str) -> None:
     """A flag for every setting, and for those of all built-in tasks and of `task`."""
-    parser.add_argument("--preset", choices=PRESETS, default=preset, help=f"starting point for all settings ({preset})")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--preset", choices=PRESETS, help=f"starting point for all settings ({preset})")
+    start.add_argument("--config", metavar="FILE", help="starting point: the config.json of a run")
     for title, cls in GROUPS.items():
         add_flags(parser, title, cls, PRESETS[preset])
     flags = set(GROUP_OF)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -138,6 +139,13 @@ class Devices:
             failure = error
         if self.total(torch.tensor(failure is not None, dtype=torch.int32, device=self.device)):
             raise failure or SystemExit(1)
+
+    def from_main(self, value: Any) -> Any:
+        """The main process's value, on all of them."""
+        box = [value]
+        if self.world > 1:
+            distributed.broadcast_object_list(box, device=self.device)
+        return box[0]
 
 
 def choose_library(config: Config, folder: Path, devices: Devices) -> Config:

@@ -311,6 +311,43 @@ def steps(records: Records) -> Figure:
     return figure
 
 
+def training(records: Records) -> Figure:
+    """Error at the training length against step, with a band over the seeds.
+
+    One panel per task. If a strategy has variants there, one panel per task and strategy.
+    """
+    groups = {}
+    for r in records:
+        method = short(r["method"])
+        groups.setdefault((short(r["task"]), base_of(method)), {}).setdefault(method, []).append(r["lines"])
+    variants = any(len(methods) > 1 for methods in groups.values())
+    strategies = {mask for _, mask in groups}
+    titles = list(dict.fromkeys(f"{task}, {mask}" if variants else task for task, mask in groups))
+    size = (3.6, 3) if variants else (4.6, 3.6)
+    figure, grid = panels(len(titles), *size, columns=4, sharey=True)
+    for (task, mask), methods in groups.items():
+        axes = grid[titles.index(f"{task}, {mask}" if variants else task)]
+        for i, (method, seeds) in enumerate(methods.items()):
+            colour = [look(mask, strategies)[0], BLACK, "#777777", SKY, "#8B0000"][i % 5]
+            style = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))][i % 5]
+            errors = [{line["step"]: list(line["error"].values())[-1] for line in lines} for lines in seeds]
+            steps = sorted(set.intersection(*map(set, errors)))  # some seeds may have come further
+            values = [[seed[step] for seed in errors] for step in steps]
+            means = [sum(e) / len(e) for e in values]
+            axes.plot(steps, means, linestyle=style, color=colour, linewidth=1.2, label=method)
+            axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.2, lw=0)
+    for axes, title in zip(grid, titles, strict=True):
+        axes.set(yscale="log", xlabel="training step")
+        axes.set_title(title, fontsize=10)
+        axes.legend(fontsize=7, frameon=False)
+    for axes in grid[::4]:
+        axes.set_ylabel(ERROR, fontsize=8)
+    several = any(len(seeds) > 1 for methods in groups.values() for seeds in methods.values())
+    band = "\nmean and range over seeds" if several else ""
+    figure.suptitle(f"on the validation prompts, at the training length{band}", fontsize=9)
+    return figure
+
+
 def race(records: Records, curve_records: Records) -> Figure:
     """Error against seconds of training, the recipe of 2022 dashed; and error against examples at the end."""
     figure, (left, right) = panels(2, 5, 3.9, margin=(0, 0))

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -122,8 +123,7 @@ class Evaluation:
         check_int("prompts", prompts, least=2)
         check_int("seed", seed, least=0)
         folders = [folders] if isinstance(folders, str | Path) else folders
-        once = {Path(folder).resolve(): str(folder) for folder in reversed(folders)}  # however it is written
-        self.runs = {folder: runs.read_config(folder, trust) for folder in reversed(once.values())}
+        self.runs = {folder: runs.read_config(folder, trust) for folder in each_once(folders)}
         self.threads, self.trust, self.window, self.baselines = threads, trust, window, _baselines(baselines)
         self.files = {folder: choose_checkpoints(folder, checkpoints) for folder in self.runs}
         most, shifts = longest_from(max_examples), _shifts(shifts)
@@ -212,9 +212,7 @@ class Evaluation:
     @functools.cache  # noqa: B019  (an evaluation lives as long as its command)
     def kind(self, run: str) -> str:
         """What a run shares with those that differ from it only in their seed."""
-        settings = self.runs[run].to_json()
-        settings["train"]["seed"], settings["machine"] = None, None
-        return json.dumps(settings, sort_keys=True)
+        return kind_of(self.runs[run])
 
 
 def evaluate(runs: str | Path | Sequence[str | Path], **settings) -> list[Record]:
@@ -226,6 +224,19 @@ def evaluate(runs: str | Path | Sequence[str | Path], **settings) -> list[Record
     evaluation = Evaluation(runs, **settings)
     records = [r for r, _ in evaluation.results()]
     return records + evaluation.over_seeds(records)
+
+
+def each_once(folders: Sequence[str | Path]) -> list[str]:
+    """The folders without those that are named twice, however they are written."""
+    once = {Path(folder).resolve(): str(folder) for folder in reversed(folders)}
+    return [*reversed(once.values())]
+
+
+def kind_of(config: Config) -> str:
+    """What runs share that differ only in their seed."""
+    settings = config.to_json()
+    settings["train"]["seed"], settings["machine"] = None, None
+    return json.dumps(settings, sort_keys=True)
 
 
 @contextlib.contextmanager
@@ -263,6 +274,8 @@ def _baselines(baselines):
 
 PROMPT_PLOT = "n_dims = 1: answer one prompt instead, and draw its points, the predicted curves and the shuffled prompt"
 
+TRAINING = "show instead how the error fell during training, as metrics.jsonl has it"
+
 
 def add_arguments(parser):
     add_run_arguments(parser)
@@ -272,16 +285,20 @@ def add_arguments(parser):
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
     parser.add_argument("--window", type=int, metavar="N", help="show the models only the last N examples")
     parser.add_argument("--order", action="store_true", help="measure order sensitivity at the training length instead")
+    parser.add_argument("--training", action="store_true", help=TRAINING)
     parser.add_argument("--prompt-plot", metavar="FILE", help=PROMPT_PLOT)
     parser.add_argument("--permutations", type=int, default=16, help="random orders: --order, --prompt-plot (16)")
     parser.add_argument("--tolerance", type=float, default=0.1, help="--order: a change beyond it counts (0.1)")
 
 
 def run(args):
-    from minicl import draw, order, prompt, report
+    from minicl import draw, history, order, prompt, report
 
     check_run_arguments(args)
     _check_one_picture(args)
+    if args.training:
+        _check_only_training(args)
+        return _show(args, history.of_runs(args.runs, args.trust), history.table, draw.training, args.plot)
     names = ("shifts", "lengths", "max_examples", "checkpoints", "baselines", "prompts", "seed")
     names += ("window", "threads", "trust")
     evaluation = Evaluation(args.runs, **{name: getattr(args, name) for name in names})
@@ -296,11 +313,26 @@ def run(args):
         records = [r for r, _ in results]
         records += evaluation.over_seeds(records)
         text, picture = functools.partial(report.table, evaluation, results), draw.curves
+    return _show(args, records, text, picture, args.plot if args.prompt_plot is None else args.prompt_plot)
+
+
+def _show(args, records, text, picture, file):
+    from minicl import draw
+
     print(json.dumps(records) if args.json else text(records))
-    file = args.plot if args.prompt_plot is None else args.prompt_plot
     if file is not None:
         draw.save(picture(records), file)
     return 0
+
+
+def _check_only_training(args):
+    """--training measures nothing: no flag that says what to measure goes with it."""
+    plain = ArgumentParser()
+    add_arguments(plain)
+    also = ("runs", "training", "plot", "json", "trust")
+    for name, value in vars(args).items():
+        beside = f"--{name.replace('_', '-')} beside it"
+        check(name in also or value == plain.get_default(name), "training", beside, "--plot, --json, --trust")
 
 
 def _check_one_picture(args):

@@ -7,6 +7,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from minicl import runs
+from minicl.checks import InputError
 from minicl.text import duration
 
 
@@ -16,6 +17,35 @@ def say(devices, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def check_tensorboard() -> None:
+    """Refuse --tensorboard where the package is missing, before anything is trained."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        raise InputError("tensorboard: the package is not installed: pip install 'minicl[tensorboard]'") from None
+
+
+class Board:
+    """The lines of metrics.jsonl as scalars for TensorBoard."""
+
+    def __init__(self, folder: Path):
+        from torch.utils.tensorboard import SummaryWriter
+
+        # All lines again: the steps of earlier files are purged, and a run may have begun without a board.
+        self.writer = SummaryWriter(folder / "tensorboard", purge_step=0)
+        file = folder / "metrics.jsonl"
+        for line in runs.read_lines(file) if file.exists() else []:
+            self.write(line)
+
+    def write(self, metrics: dict) -> None:
+        """On disk when this returns."""
+        errors = {f"error@{n}": error for n, error in metrics["error"].items()}
+        for name, value in {"loss": metrics["loss"], "lr": metrics["lr"], **errors}.items():
+            if value is not None:
+                self.writer.add_scalar(name, value, metrics["step"])
+        self.writer.flush()
+
+
 class Log:
     """The log of one run: every `log_every` steps a line of metrics and one of timing; a bar on a terminal."""
 
@@ -23,7 +53,9 @@ class Log:
         self.training, self.folder, self.devices = training, folder, training.devices
         self.steps = training.config.train.steps
         self.began, self.from_step = time.perf_counter(), training.step
-        self.bar = None
+        self.bar = self.board = None
+        if self.devices.is_main and training.config.machine.tensorboard:
+            self.board = Board(folder)
         if self.devices.is_main and sys.stderr.isatty():
             self.bar = tqdm(total=self.steps, initial=training.step, unit="step", dynamic_ncols=True)
 
@@ -33,6 +65,8 @@ class Log:
     def __exit__(self, *_):
         if self.bar is not None:
             self.bar.close()
+        if self.board is not None:
+            self.board.writer.close()
 
     def advance(self) -> None:
         if self.bar is not None:
@@ -47,6 +81,8 @@ class Log:
         """To disk. metrics.jsonl has no times in it: it is a pure function of the config."""
         runs.append(self.folder / "timing.jsonl", {"step": metrics["step"], "seconds": round(seconds, 3)})
         runs.append(self.folder / "metrics.jsonl", metrics)
+        if self.board is not None:
+            self.board.write(metrics)
 
     def show(self, metrics: dict) -> None:
         """To the person at the keyboard: the newest metrics, the speed and how long it will take."""

@@ -60,12 +60,24 @@ def read_config(run: str | Path, trust: bool = False) -> Config:
 
 def read_settings(run: str | Path) -> Any:
     """What config.json says, without running any code."""
-    file = Path(run, "config.json")
+    what = "there is no such folder" if not Path(run).exists() else "it has no config.json"
+    return _read_json(Path(run, "config.json"), f"{run}: not a run folder: {what}")
+
+
+def read_config_file(file: str | Path, trust: bool = False) -> Config:
+    """The Config of one config.json, with the code of its own that lies beside it."""
+    record = _read_json(file, f"{file}: there is no such file")
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return Config.from_json(record, Path(file).parent, trust)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def _read_json(file, missing):
+    try:
+        return json.loads(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        what = "there is no such folder" if not Path(run).exists() else "it has no config.json"
-        raise InputError(f"{run}: not a run folder: {what}") from None
+        raise InputError(missing) from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file}: cannot be read: {error}") from error
 
@@ -81,13 +93,33 @@ def hold(config: Config, folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         if not (folder / "config.json").exists():
-            write_atomically(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
-        rows = config.differences(read_settings(folder))
+            _write_settings(folder, config)
+        stored = read_settings(folder)
+        config = config.continuing(stored)
+        before = config.before_extension(stored)
+        rows = before.differences(stored)
         if rows:
             raise InputError(f"{folder} was started with other settings: {'; '.join(rows)}; give another --out")
+        if before != config:
+            _check_extension(folder, before.train.steps, config.train.steps)
+            _write_settings(folder, config)
         for kind, path in config.code.items():
             _carry(Path(path), folder / CODE[kind])
         yield
+
+
+def _write_settings(folder, config):
+    write_atomically(folder / "config.json", json.dumps(config.to_json(), indent=1).encode())
+
+
+def _check_extension(folder, steps, more):
+    """Only what was trained to its end, and still has its optimiser, can be trained further."""
+    state = newest(folder) or {"step": 0}
+    if not state["step"] == state.get("logged") == steps:
+        what = f"{folder} was started with other settings: steps {steps} there, {more} here"
+        raise InputError(f"{what}; only a finished run can be extended, this one is at step {state['step']}")
+    if state["optimizer"] is None:
+        raise InputError(f"{folder} is finished at step {steps} and was exported: it cannot be extended")
 
 
 def _carry(source, copy):

@@ -15,14 +15,20 @@ POSITIONS = 2  # the stream of random positions; 0 and 1 are the prompts that ar
 STAGES = 15  # of the curriculum, as in 2022: from a quarter of the dimensions and examples to all of them
 
 
+def planned_steps(train: TrainConfig, step: int) -> int:
+    """How many steps the run was to have when it took the update that follows `step` updates."""
+    return next((end for end in train.extended if step < end), train.steps)
+
+
 def learning_rate(train: TrainConfig, step: int) -> float:
     """The rate of the update that follows `step` updates."""
     if step < train.warmup:
         return train.lr * (step + 1) / train.warmup
     if train.schedule == "constant":
         return train.lr
-    start = train.warmup if train.schedule == "cosine" else max(train.warmup, round(train.steps * (1 - train.decay)))
-    progress = max(0.0, (step - start) / max(1, train.steps - start))
+    steps = planned_steps(train, step)
+    start = train.warmup if train.schedule == "cosine" else max(train.warmup, round(steps * (1 - train.decay)))
+    progress = max(0.0, (step - start) / max(1, steps - start))
     return train.lr * (0.5 * (1 + math.cos(math.pi * progress)) if train.schedule == "cosine" else 1 - progress)
 
 
@@ -42,7 +48,7 @@ def prompt_size(config: Config, step: int) -> tuple[int, int]:
         drawn = (int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(draws))
         return data.fewest + max(n % (data.examples - data.fewest + 1) for n in drawn), d
     if data.lengths == "curriculum":
-        whole = data.curriculum_steps or max(1, round(0.15 * config.train.steps))
+        whole = data.curriculum_steps or max(1, round(0.15 * planned_steps(config.train, step)))
         stage = min(STAGES, STAGES * step // whole)
         share = 1 / 4 + 3 / 4 * stage / STAGES
         return max(1, round(data.examples * share)), max(1, round(d * share))

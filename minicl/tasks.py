@@ -127,7 +127,17 @@ class Task:
 
 
 TASKS = Registry("task")
-RESERVED = ("name", "cls", "out", "json", "preset", "dry_run", "help")  # flags of `minicl train`, and Python's own
+RESERVED = (
+    "name",
+    "cls",
+    "out",
+    "json",
+    "preset",
+    "config",
+    "trust",
+    "dry_run",
+    "help",
+)  # flags of `minicl train`, and Python's own
 
 
 def get_task(name: str, **settings) -> Task:

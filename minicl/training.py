@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, distributed
 
 from minicl import checkpoint, cost, plugins, runs
-from minicl.checks import InputError
+from minicl.checks import InputError, check
 from minicl.config import Config, DataConfig, add_config_flags
 from minicl.deepset import make_model
 from minicl.devices import Devices, Signals, Stop, choose_library, products, rank
 from minicl.linear import use_onednn
-from minicl.log import Log, say
+from minicl.log import Log, check_tensorboard, say
 from minicl.optim import make_optimizer
-from minicl.schedule import learning_rate, position_rows, prompt_size
+from minicl.schedule import learning_rate, planned_steps, position_rows, prompt_size
 
 TRAIN, VALIDATE = 0, 1  # streams of prompts: no run is validated on what any run was trained on
 RANDOM_STATE = threading.Lock()  # torch has one for all threads
@@ -54,6 +54,7 @@ class Training:
         self.optimizer = make_optimizer(self.model, config.train)
         self.step = 0
         self.logged = -1  # the last step in metrics.jsonl
+        self.restored = None  # step and logged of the checkpoint that it goes on from
         self.seconds = 0.0  # spent on updates
         self.loss_sum = torch.zeros((), device=devices.device)  # since the last log, with the number of updates
         self.updates = 0
@@ -153,7 +154,7 @@ class Training:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        rows = self.config.differences(state["config"])
+        rows = self.config.before_extension(state["config"]).differences(state["config"])
         if rows:
             raise InputError(f"the checkpoint of step {state['step']} was saved with other settings: {'; '.join(rows)}")
         self.model.load_state_dict(state["model"])
@@ -162,18 +163,34 @@ class Training:
         self.loss_sum.copy_(state["loss_sum"])
         for name in ("step", "logged", "seconds", "updates"):
             setattr(self, name, state[name])
+        self.restored = (self.step, self.logged)
 
 
-def train(preset: str | None = "tiny", out: str | Path | None = None, **settings) -> dict[str, Any]:
+def train(
+    preset: str | None = "tiny",
+    out: str | Path | None = None,
+    config: str | Path | None = None,
+    trust: bool = False,
+    **settings,
+) -> dict[str, Any]:
     """What `minicl train` does: train into a run folder, or go on where it stopped.
 
-    Settings are those of the command, with underscores: `train("tiny", mask="invicl", seed=1, out="runs/a")`. Returns
-    the folder and the last line of metrics.jsonl: {"run": "runs/a", "step": …, "loss": …, "error": {…}, …}.
+    Settings are those of the command, with underscores: `train("tiny", mask="invicl", seed=1, out="runs/a")`. They
+    override the preset's, or those of a run's config.json: `train(config="runs/a/config.json", seed=1, out="runs/b")`.
+    Returns the folder and the last line of metrics.jsonl: {"run": "runs/a", "step": …, "loss": …, "error": {…}, …}.
     """
-    config = Config.make(preset, **settings)
-    folder = Path(out or default_folder(config, preset))
-    train_run(config, folder)
+    check(config is None or preset in ("tiny", None), "preset", f"{preset!r} beside config", "only one of them")
+    chosen = choose_settings(preset, config, trust, settings)
+    folder = Path(out or default_folder(chosen, None if config else preset))
+    train_run(chosen, folder)
     return {"run": str(folder), **last_metrics(folder)}
+
+
+def choose_settings(preset: str | None, file: str | Path | None, trust: bool, settings: dict[str, Any]) -> Config:
+    """The Config of a preset, or of a run's config.json, with settings that override it."""
+    if file is None:
+        return Config.make(preset, **settings)
+    return runs.read_config_file(file, trust).changed(**settings)
 
 
 def default_folder(config: Config, preset: str | None) -> str:
@@ -194,11 +211,14 @@ def train_run(config: Config, folder: str | Path) -> None:
     folder = Path(folder)
     if not isinstance(config.model.mask, str):
         raise InputError("mask: got a Strategy, allowed: a name or path/to/file.py:name, so that the run can be loaded")
+    if config.machine.tensorboard:
+        check_tensorboard()
     devices = Devices(config.machine, config.train.batch_size)
     with Signals(devices) as signals, devices.joined(), contextlib.ExitStack() as held:
         config = choose_library(config, folder, devices)
         with writing_to(folder):
             devices.main_does(held.enter_context, runs.hold(config, folder))
+        config = config.continuing(devices.from_main(devices.is_main and runs.read_settings(folder)))
         training = Training(config, devices)
         say(devices, _greeting(config, training.model))
         state = checkpoint.newest(folder, devices.device)
@@ -238,7 +258,7 @@ def telling_what_is_left(folder: Path) -> Iterator[None]:
 def _go_on(training, folder, log, signals, writer):
     """Train until the last step, or until a signal; save then too."""
     if training.step:
-        log.say(f"resumed at step {training.step}")
+        log.say(_going_on(training.config.train, training.step))
     try:
         _loop(training, folder, log, signals, writer)
     except Stop:
@@ -251,13 +271,15 @@ def _go_on(training, folder, log, signals, writer):
 def _loop(training, folder, log, signals, writer):
     """Update after update; a line of metrics and a checkpoint whenever they are due."""
     config = training.config.train
+    ends = {*config.extended, config.steps}
+    kept = {*config.keep, *ends}
     while True:
-        step, last = training.step, training.step == config.steps
-        if training.logged < step and (step % config.log_every == 0 or last):
+        step = training.step
+        if training.logged < step and (step % config.log_every == 0 or step in ends):
             _log(training, folder, log, signals)
-        if step and (step % config.save_every == 0 or step in config.keep or last):
+        if step and (step % config.save_every == 0 or step in kept):
             _save(training, folder, writer)
-        if last:
+        if step == config.steps:
             return _written(training, folder, writer)
         signals.check(step)
         training.update()
@@ -286,17 +308,28 @@ def _measure(training, log, signals, line):
 def _save(training, folder, writer):
     """A checkpoint of weights that are sane; it is written while training goes on."""
     config = training.config.train
+    if (training.step, training.logged) == training.restored:
+        return  # what was measured on this very file stays valid
     training.check_loss()
     training.check_weights()
     state = training.state()  # on all processes: they add up their losses for it
     with writing_to(folder):
-        training.devices.main_does(writer.save, folder, state, {*config.keep, config.steps})
+        training.devices.main_does(writer.save, folder, state, {*config.keep, *config.extended, config.steps})
 
 
 def _written(training, folder, writer):
     """Wait until the last checkpoint is on disk."""
     with writing_to(folder):
         training.devices.main_does(writer.wait)
+
+
+def _going_on(train, step):
+    """In words, where a run goes on, and what an extension does to its learning rate."""
+    if step not in train.extended:
+        return f"resumed at step {step}"
+    steps, before, after = planned_steps(train, step), learning_rate(train, step - 1), learning_rate(train, step)
+    rate = f"stays {after:.3g}" if before == after else f"goes from {before:.3g} to {after:.3g}"
+    return f"extended from {step} to {steps} steps: the learning rate {rate}, that of step {step} of {steps}"
 
 
 def _greeting(config, model):
@@ -314,22 +347,34 @@ def _greeting(config, model):
 
 
 def add_arguments(parser):
-    argv = parser.argv
-    task = argv[argv.index("--task") + 1 :][:1] if "--task" in argv else []
-    task += [a.removeprefix("--task=") for a in argv if a.startswith("--task=")]
     parser.add_argument("--out", metavar="DIR", help="run folder (runs/TASK-MASK-PRESET-SEED)")
     parser.add_argument("--dry-run", action="store_true", help="print what would run and what it would cost")
     parser.add_argument("--json", action="store_true", help="print the last metrics, or the dry run, as JSON")
-    add_config_flags(parser, preset="tiny", task=task[-1] if task else DataConfig.task)
+    parser.add_argument("--trust", action="store_true", help="run the mask.py or task.py beside the file of --config")
+    add_config_flags(parser, preset="tiny", task=_task_of(parser))
+
+
+def _task_of(parser):
+    """The task that the command line or its --config names: its settings become flags."""
+    early = type(parser)(parser.prog, add_help=False, allow_abbrev=False)
+    early.add_argument("--task")
+    early.add_argument("--config")
+    early.add_argument("--trust", action="store_true")
+    given, _ = early.parse_known_args(parser.argv)
+    if given.task or not given.config:
+        return given.task or DataConfig.task
+    return runs.read_config_file(given.config, given.trust).data.task
 
 
 def run(args):
     given = vars(args).copy()
-    preset, out, dry, as_json = (given.pop(name) for name in ("preset", "out", "dry_run", "json"))
+    preset, file, trust, out = (given.pop(name) for name in ("preset", "config", "trust", "out"))
+    dry, as_json = given.pop("dry_run"), given.pop("json")
+    preset = preset or "tiny"
     if dry:
-        return _dry_run(Config.make(preset, **given), as_json)
+        return _dry_run(choose_settings(preset, file, trust, given), as_json)
     try:
-        record = train(preset, out, **given)
+        record = train(preset, out, file, trust, **given)
     except Failure as failure:
         if rank() == 0:
             print(f"minicl train: {failure}", file=sys.stderr)

@@ -149,6 +149,9 @@ def test_two_gloo_processes_train_as_one(cli, watched, tmp_path):
         rel = 1e-4 if a["step"] <= 20 else 1e-2
         assert (a["loss"] or 0) == pytest.approx(b["loss"] or 0, rel=rel)
         assert a["error"] == pytest.approx(b["error"], rel=10 * rel)
+    result = watched(*command, "--steps", "124")
+    assert result.returncode == 0 and result.stderr.count("extended from 120 to 124 steps") == 1, result.stderr
+    assert newest_step(tmp_path / "two") == 124
 
 
 @pytest.mark.parametrize(

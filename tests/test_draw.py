@@ -52,6 +52,7 @@ def shots(runs):
         "curves": ["evaluate", runs / "ar", runs / "ar1", runs / "invicl", *some],
         "shifts": ["evaluate", runs / "invicl", *some, "--shifts", "noise,scale"],
         "steps": ["evaluate", runs / "ar", runs / "invicl", *some, "--checkpoints", "all"],
+        "training": ["evaluate", runs / "ar", runs / "ar1", runs / "invicl", "--training"],
         "order": ["evaluate", runs / "ar", runs / "invicl", "--order", *some],
         "probes": ["probe", runs / "ar", runs / "invicl", "--prompts", 32, "--lengths", "0,4,6"],
         "theory": ["theory", *some],
@@ -343,12 +344,22 @@ def test_training_shows_mean_and_range_over_seeds():
         return {"task": "linear", "method": method, "lines": lines}
 
     records = [run("ar", 1.0, 0.5), run("ar", 3.0, 1.5), run("ar+×2", 1.0, 0.1), run("a/my.py:mine", 1.0, 0.2)]
-    first, second = pictures.training(records).axes
+    first, second = draw.training(records).axes
     assert [first.get_title(), second.get_title()] == ["linear, ar", "linear, mine"]
     assert lines_of(first)["ar"].get_ydata().tolist() == [2.0, 1.0]
     band = first.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (0.5, 3.0)
     assert set(lines_of(first)) == {"ar", "ar+×2"} and set(lines_of(second)) == {"mine"}
+
+
+def test_strategies_without_variants_share_a_panel():
+    lines = [{"step": i, "error": {"10": 1 / (i + 1)}} for i in range(3)]
+    records = [{"task": "linear", "method": method, "lines": lines} for method in ("ar", "invicl")]
+    figure = draw.training([*records, {"task": "sparse_linear", "method": "ar", "lines": lines[:2]}])
+    linear, sparse = figure.axes
+    assert (linear.get_title(), sparse.get_title()) == ("linear", "sparse_linear")
+    assert set(lines_of(linear)) == {"ar", "invicl"} and lines_of(sparse)["ar"].get_xdata().tolist() == [0, 1]
+    assert linear.get_yscale() == "log" and "seeds" not in figure.get_suptitle()
 
 
 def test_costs_are_bars():

@@ -228,7 +228,7 @@ def _controls(shelf, runs):
 
 
 def _training(shelf, runs):
-    return pictures.training(
+    return draw.training(
         [{"task": run.task, "method": run.name, "lines": numbers["training"]} for run, numbers in runs.items()]
     )
 

@@ -6,18 +6,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from minicl.draw import (
-    BLACK,
-    ERROR,
-    SKY,
-    Records,
-    base_of,
-    look,
-    mark_training_length,
-    panels,
-    spread_axis,
-    without_members,
-)
+from minicl.draw import BLACK, ERROR, Records, base_of, look, mark_training_length, panels, spread_axis, without_members
 from minicl.plugins import short
 
 
@@ -61,33 +50,6 @@ def variants(records: Records) -> Figure:
     if spread:
         spread_axis(grid[-1], methods)
     figure.suptitle("one mark per seed", fontsize=9)
-    return figure
-
-
-def training(records: Records) -> Figure:
-    """Error at the training length against step: one panel per task and strategy, with a band over the seeds."""
-    groups = {}
-    for r in records:
-        method = short(r["method"])
-        groups.setdefault((short(r["task"]), base_of(method)), []).append((method, r["lines"]))
-    strategies = {mask for _, mask in groups}
-    figure, grid = panels(len(groups), 3.6, 3, columns=4, sharey=True)
-    for axes, ((task, mask), members) in zip(grid, groups.items(), strict=True):
-        for i, method in enumerate(dict.fromkeys(name for name, _ in members)):
-            seeds = [lines for name, lines in members if name == method]
-            steps = [line["step"] for line in seeds[0]]
-            errors = list(zip(*([list(line["error"].values())[-1] for line in lines] for lines in seeds), strict=True))
-            colour = [look(mask, strategies)[0], BLACK, "#777777", SKY, "#8B0000"][i % 5]
-            style = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))][i % 5]
-            means = [sum(e) / len(e) for e in errors]
-            axes.plot(steps, means, linestyle=style, color=colour, linewidth=1.2, label=method)
-            axes.fill_between(steps, [min(e) for e in errors], [max(e) for e in errors], color=colour, alpha=0.2, lw=0)
-        axes.set(yscale="log", xlabel="training step")
-        axes.set_title(f"{task}, {mask}", fontsize=10)
-        axes.legend(fontsize=7, frameon=False)
-    for axes in grid[::4]:
-        axes.set_ylabel(ERROR, fontsize=8)
-    figure.suptitle("on the validation prompts, at the training length: mean and range over seeds", fontsize=10)
     return figure
 
 
