@@ -95,8 +95,8 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
     }  # fmt: skip
     if scale.order:
         here = {(task, name) for task, name, _ in scale.planned()}
-        free = {*own} - {*scale.extra}  # one's own may be compared on any task
-        every = {n: replace(f, runs=tuple(r for r in f.runs if r in here or r[1] in free)) for n, f in every.items()}
+        here |= {(task, name) for task, _ in here for name in {*own} - {*scale.extra}}  # one's own, on any of its tasks
+        every = {n: replace(f, runs=tuple(r for r in f.runs if r in here)) for n, f in every.items()}
     return {n: figure for n, figure in every.items() if not scale.figures or n in scale.figures}
 
 
