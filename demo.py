@@ -18,7 +18,7 @@ def start(mask, flags):
 
     def repeat():
         for line in process.stderr:
-            print(f"{mask}: {line.decode(errors='replace').rstrip()}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"{mask}: {line.decode(errors='replace').rstrip()}\n")  # at once: two threads do
 
     thread = threading.Thread(target=repeat)
     thread.start()

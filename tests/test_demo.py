@@ -23,11 +23,15 @@ sys.exit("minicl train: the disk is full")
 def begun(tmp_path):
     """The demo with trainings that never end by themselves, once both have said something; and its folder."""
     (tmp_path / "minicl").mkdir()
+    (tmp_path / "minicl" / "__init__.py").touch()
     (tmp_path / "minicl" / "__main__.py").write_text(STANDS_IN)
     process = start(sys.executable, ROOT / "demo.py", cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    said = sorted(process.stderr.readline() for _ in range(2))
-    assert said == ["ar: step 0\n", "invicl: step 0\n"], "while they run"
-    return process, tmp_path
+    try:
+        said = sorted(process.stderr.readline() for _ in range(2))
+        assert said == ["ar: step 0\n", "invicl: step 0\n"], "while they run"
+        yield process, tmp_path
+    finally:
+        process.terminate()
 
 
 def assert_none_is_left(folder):

@@ -22,7 +22,7 @@ from minicl.study.evidence import Evidence, ratio
 from minicl.study.figures import make_run
 from minicl.study.numbers import Shelf
 
-DRAWN = (3, 4, 5, 6, 10)  # for these five runs are enough; others are drawn below, or from the committed numbers
+DRAWN = (3, 6, 10)  # five runs are enough for them; others are drawn below, or from the committed numbers
 ONLY = ("--only", ",".join(map(str, DRAWN)))
 
 
@@ -51,14 +51,14 @@ def finish(process, timeout=400):
 def whole(tmp_path_factory):
     """The study at scale smoke, interrupted once and continued."""
     folder = tmp_path_factory.mktemp("smoke")
-    process = start(folder, *ONLY)
-    wait_for(lambda: len(numbers(folder)) >= 2)
+    process = start(folder, *ONLY, "--jobs", "1")
+    wait_for(lambda: numbers(folder))
     process.send_signal(signal.SIGTERM)
     stopped = finish(process)
     assert stopped.returncode == 143 and "the same command goes on" in stopped.stderr
     before = numbers(folder)
     assert main(["study", *map(str, folders(folder)), *ONLY]) == 0
-    assert len(before) >= 2 and before.items() <= numbers(folder).items(), "what was there is not done again"
+    assert before.items() <= numbers(folder).items(), "what was there is not done again"
     return folder
 
 
@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_training(tmp_path,
 def test_a_second_call_only_redraws_and_answers(whole, cli):
     before = numbers(whole)
     (whole / "out" / "figure3.png").unlink()
-    result = cli("study", *ONLY, *folders(whole))
+    result = cli("study", "--only", 3, *folders(whole))
     assert result.returncode == 0 and "seed 0" not in result.stderr + result.stdout
     assert numbers(whole) == before and (whole / "out" / "figure3.png").exists()
     rows = re.findall(r"\n  (ar|nope|boe|pfn|invicl) +1 +\S+", result.stdout)
@@ -125,7 +125,7 @@ def own(tmp_path_factory):
 
 
 def test_a_mask_or_a_seed_more_trains_only_what_is_new(whole, own, cli):
-    flags = ["study", *folders(whole), "--only", "1,4,6,17", "--masks", f"ar,boe,invicl,{own}"]
+    flags = ["study", *folders(whole), "--only", "1,4,5,6,17", "--masks", f"ar,boe,invicl,{own}"]
     plan = json.loads(cli(*flags, "--dry-run", "--json").stdout)
     assert [(r["name"].rpartition(":")[2], r["seed"]) for r in plan if r["state"] == "missing"] == [("window", 0)]
     assert all((r["flops_left"] > 0) == (r["state"] == "missing") for r in plan)
@@ -135,8 +135,9 @@ def test_a_mask_or_a_seed_more_trains_only_what_is_new(whole, own, cli):
     result = cli(*flags)
     assert result.returncode == 0 and "figure 6: it does not show boe\n" in result.stderr
     assert re.search(r"1 of 4 runs to do.*\n.*\n\nlinear, 4 examples.*\n  mask  ", result.stdout), "plan, then answer"
-    for number, masks in {1: "ar-boe-invicl", 4: "ar-invicl", 6: "ar-invicl", 17: "ar-boe-invicl"}.items():
-        assert (whole / "out" / f"figure{number}-{masks}-window.png").stat().st_size > 5000
+    for number in (1, 4, 5, 6, 17):
+        masks = "ar-boe-invicl-window" if number in (1, 17) else "ar-invicl-window"
+        assert (whole / "out" / f"figure{number}-{masks}.png").stat().st_size > 5000
     assert (whole / "out" / "claims.md").stat().st_mtime_ns == claimed, "the paper's claims are about its own masks"
 
 
@@ -182,16 +183,13 @@ def test_a_failing_run_does_not_stop_the_rest(whole, tmp_path, cli):
     (tmp_path / "runs").mkdir()
     shelf.training(blocked).write_text("in the way")
     (out / "figure1.png").touch()  # as if it had been drawn before
-    before = {n: (out / f"figure{n}.png").stat().st_mtime_ns for n in (1, 3, 4, 5, 6)}
-    flags = ["study", "--only", 3, *folders(tmp_path)]
-    result = cli(*flags, "--json")
+    before = {n: (out / f"figure{n}.png").stat().st_mtime_ns for n in (1, 3, 6)}
+    result = cli("study", "--only", 3, *folders(tmp_path), "--json")
     assert result.returncode == 1
     assert [r["mask"] for r in json.loads(result.stdout)] == ["ar", "nope", "pfn", "invicl"]
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("failed: linear, boe, seed 0: ") and "which is a file" in last
     assert [n for n in before if (out / f"figure{n}.png").stat().st_mtime_ns > before[n]] == [1, 3]
-    shelf.training(blocked).unlink()
-    assert cli(*flags).returncode == 0 and shelf.read(blocked)
 
 
 def test_costs_of_a_forward_pass_need_no_run(tmp_path, cli, monkeypatch):
