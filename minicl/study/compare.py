@@ -1,6 +1,6 @@
 """What `minicl study` answers: each mask beside ar and invicl, with its errors, its guarantees and its costs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from minicl.auditing import CERTIFICATES, PROPERTIES, audit, in_words
@@ -19,19 +19,17 @@ AUDITED = (*CERTIFICATES, "interdependent_share", "pairs", "examples", "layers")
 Record = dict[str, Any]
 
 
-def compare(shelf: Shelf, runs: Iterable[Run]) -> list[Record]:
+def compare(shelf: Shelf, runs: Sequence[Run]) -> list[Record]:
     """One record for each task and mask of these runs whose numbers are in; controls are no masks."""
-    first = {(run.task, run.name): run for run in runs if not is_control(run.name)}
-    known = [make_run(shelf.scale, task, name, seed) for task in {task for task, _ in first} for name in REFERENCES
+    keys = dict.fromkeys((run.task, run.name) for run in runs if not is_control(run.name))
+    known = [make_run(shelf.scale, task, name, seed) for task in {task for task, _ in keys} for name in REFERENCES
              for seed in range(shelf.seeds(task, name))]  # fmt: skip
     evidence, audited, records = Evidence(shelf, {*runs, *known}), {}, []
-    for (task, mask), run in first.items():
-        if (task, mask) not in evidence.runs:
-            continue
-        config, errors = run.config, evidence.last(mask, task)
+    for task, mask in (key for key in keys if key in evidence.runs):
+        errors = evidence.last(mask, task)
+        config, usual = (config_of(shelf.scale, task, name, 0) for name in (mask, "ar"))
         if mask not in audited:
             audited[mask] = audit(get_strategy(mask), layers=config.model.n_layer)
-        flops, usual = (mean_flops(c) for c in (config, config_of(shelf.scale, task, "ar", 0)))
         curve = next(iter(evidence.curves(mask, task).values()))
         records.append(
             {
@@ -41,8 +39,8 @@ def compare(shelf: Shelf, runs: Iterable[Run]) -> list[Record]:
                 "error": {where: error.record() for where, error in errors.items()},
                 "ratio": {name: _ratios(evidence, errors, name, task) for name in REFERENCES},
                 "audit": {what: audited[mask][what] for what in AUDITED},
-                "flops": flops,
-                "flops_ratio": flops / usual,
+                "flops": mean_flops(config),
+                "flops_ratio": mean_flops(config) / mean_flops(usual),
             }
         )
     return records
