@@ -71,8 +71,9 @@ SCALES = {
     # About a quarter of an hour of two cores.
     "class": Scale(
         "tiny", most=2, seeds=2, fewer=2, prompts=512, probed=1024,
-        settings={"log_every": 50, "keep": (100, 200, 300, 600, 900)},
+        settings={"log_every": 50, "keep": (100, 300, 600, 900)},
         inference={"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 4, "n_head": 4, "n_embd": 64},
+        lengths=(0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15),
         figures=(1, 3, 4, 5, 6, 7, 9, 11, 12, 17),
         order=((("linear",), (*COMPARED, "ar+symmetric", "invicl+absolute"), (0, 1)),),
         beside="study",
