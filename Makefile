@@ -11,11 +11,8 @@ $(shell [ ! -d $(VENV) ] || [ "$$($(BIN)/python -I -c 'import minicl, os; print(
 demo: $(VENV)/.core
 	@mkdir -p demo
 	@$(BIN)/minicl audit --masks ar,invicl --plot demo/masks.png
-	@echo; echo "training ar and invicl side by side, a few minutes (demo/ar.log, demo/invicl.log)"
-	@$(BIN)/minicl train --preset tiny --mask ar --out demo/ar 2> demo/ar.log & ar=$$!; \
-	$(BIN)/minicl train --preset tiny --mask invicl --out demo/invicl 2> demo/invicl.log & invicl=$$!; \
-	trap 'kill $$ar $$invicl' INT TERM; \
-	wait $$ar && wait $$invicl || { tail -n 1 demo/ar.log demo/invicl.log; exit 1; }
+	@echo; echo "training ar and invicl side by side, a few minutes"
+	@$(BIN)/python demo.py
 	@$(BIN)/minicl evaluate demo/ar demo/invicl --plot demo/curves.png
 
 test: $(VENV)/.test lint

@@ -26,6 +26,7 @@ from minicl.model import ModelConfig, Transformer
 from minicl.text import names
 
 MOST_LAYERS, MOST_EXAMPLES = 1000, 40
+CERTIFICATES = ("invariant", "no_leak", "interdependent", "paired")
 
 
 class Findings(NamedTuple):
@@ -314,14 +315,20 @@ def _table(records):
         row("mask", "positions", *PROPERTIES, "example pairs", "token pairs (computed)"),
     ]
     for name, r in zip(shown, records, strict=True):
-        percent = min(99, max(1, round(100 * r["interdependent_share"])))
-        share = {0: "no", 1: "yes"}.get(r["interdependent_share"], f"partly ({percent}%)")
         paper = "" if r["units_paper"] in (None, r["units"]) else f" (paper: {r['units_paper']})"
         copies = "" if r["copies"] == 1 else f", {r['copies']} copies"
-        invariant, no_leak, paired = ("yes" if r[what] else "no" for what in ("invariant", "no_leak", "paired"))
         costs = (f"{_count(r['units'])}{paper}", f"{_count(r['pairs'])} ({r['pairs_computed']}){copies}")
-        lines.append(row(name, r["positions"], invariant, no_leak, share, paired, *costs))
+        lines.append(row(name, r["positions"], *in_words(r), *costs))
     return "\n".join([*lines, "", *_notes(shown, records)])
+
+
+def in_words(record: dict[str, Any]) -> list[str]:
+    """What a strategy guarantees, in the order of CERTIFICATES: yes, no or partly."""
+    percent = min(99, max(1, round(100 * record["interdependent_share"])))
+    words = {what: "yes" if record[what] else "no" for what in CERTIFICATES}
+    if 0 < record["interdependent_share"] < 1:
+        words["interdependent"] = f"partly ({percent}%)"
+    return list(words.values())
 
 
 def _count(number):
@@ -346,7 +353,7 @@ def _notes(shown: Iterable[str], records: Sequence[dict[str, Any]]) -> list[str]
     return notes
 
 
-PROPERTIES = ("invariant", "no leak", "interdependent", "paired")
+PROPERTIES = tuple(what.replace("_", " ") for what in CERTIFICATES)
 FAILED = {
     "invariant": "not invariant",
     "no_leak": "not free of leaks",

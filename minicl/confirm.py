@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from minicl import contest, kinds
-from minicl.auditing import audit
+from minicl.auditing import CERTIFICATES, audit
 from minicl.checks import check
 from minicl.devices import use_threads
 from minicl.masks import get_strategy
-from minicl.study.evidence import Error, Evidence, Missing, lower, ratio
+from minicl.study.evidence import LENGTHS, Error, Evidence, Missing, lower, ratio
 from minicl.study.numbers import Shelf
 from minicl.study.plan import ALL, Run, config_of
 from minicl.timing import quartiles, take_turns
@@ -24,8 +24,6 @@ KNOWN = ("ar", "nope", "boe", "pfn", "invicl")
 REFERENCE = "invicl"
 SAME_TIME = 1.05  # a step that takes at most so many times as long takes as long: the clock is no better
 GOAL = 0.5  # of the reference's error, at both lengths
-CERTIFICATES = ("invariant", "no_leak", "interdependent", "paired")
-WHERE = ("training", "longest")
 Record = dict[str, Any]
 
 
@@ -87,8 +85,7 @@ def compare(shelf: Shelf, masks: Sequence[str], task: str, runs: Sequence[Run]) 
     records = []
     for mask in masks:
         try:
-            errors = {where: evidence.error(run_name(mask, task, shelf), "late", where, task=task) for where in WHERE}
-            others = {where: evidence.error(known, "late", where, task=task) for where in WHERE}
+            errors, others = evidence.last(run_name(mask, task, shelf), task), evidence.last(known, task)
         except Missing:
             continue
         certified = audit(get_strategy(mask))
@@ -97,31 +94,23 @@ def compare(shelf: Shelf, masks: Sequence[str], task: str, runs: Sequence[Run]) 
                 "mask": mask,
                 "task": task,
                 **{what: certified[what] for what in (*CERTIFICATES, "pairs", "copies", "tokens", "sees")},
-                "error": {where: _error(error) for where, error in errors.items()},
-                "ratio": {where: _ratio(errors[where], others[where]) for where in WHERE},
+                "error": {where: error.record() for where, error in errors.items()},
+                "ratio": {where: _ratio(error, others[where]) for where, error in errors.items()},
                 "step": times[mask],
             }
         )
     return sorted(records, key=lambda r: r["error"]["training"]["mean"] * r["error"]["longest"]["mean"])
 
 
-def _error(error: Error) -> Record:
-    values = [float(f"{mean:.4g}") for mean in error.means]
-    return {"mean": float(error.means.mean()), "seeds": values}
-
-
 def _ratio(a: Error, b: Error) -> Record:
-    r = ratio(a, b)
-    wide = [float(value) for value in r.over_seeds]
-    halved = lower(a, b, GOAL)
-    return {"middle": r.middle, "over_prompts": list(r.prompts), "over_seeds": wide, "below_half": halved}
+    return {**ratio(a, b).record(), "below_half": lower(a, b, GOAL)}
 
 
 def front(records: Sequence[Record]) -> list[str]:
     """The masks that no other beats in error at both lengths and in the time of a step."""
 
     def values(r):
-        return r["step"]["ratio"]["ratio"] / SAME_TIME, *(r["error"][where]["mean"] for where in WHERE)
+        return r["step"]["ratio"]["ratio"] / SAME_TIME, *(r["error"][where]["mean"] for where in LENGTHS)
 
     def beaten(r):
         mine = (r["step"]["ratio"]["ratio"], *values(r)[1:])

@@ -218,7 +218,7 @@ def add_arguments(parser):
 
 
 def run(args):
-    from minicl import draw
+    from minicl import draw, draw_layers
 
     check_run_arguments(args)
     if args.attention is not None:
@@ -238,7 +238,7 @@ def run(args):
                 records += of_run(folder, lengths, args.at_layers, prompts, args.fit, step, args.trust, begin)
     print(json.dumps(records) if args.json else table(records))
     if args.plot is not None:
-        draw.save(draw.probes(records), args.plot)
+        draw.save(draw_layers.probes(records), args.plot)
     return 0
 
 

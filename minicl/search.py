@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from minicl import confirm, contest, draw, kinds, ranking
-from minicl.auditing import audit
+from minicl.auditing import CERTIFICATES, audit
 from minicl.checkpoint import write_atomically
 from minicl.checks import check, check_int, choose
+from minicl.study.evidence import LENGTHS
 from minicl.study.numbers import Shelf
 from minicl.study.run import Stopped, carry_out, estimator
 from minicl.tasks import task_class
 from minicl.text import columns, names
 
-PROPERTIES = ("invariant", "no_leak", "interdependent", "paired")
-NEEDS = (*PROPERTIES, "informed")
+NEEDS = (*CERTIFICATES, "informed")
 
 
 def add_arguments(parser):
@@ -94,7 +94,7 @@ def _race(args, copies):
 def _drawn(record):
     """A mask of the race with what its picture needs."""
     shown = audit(record["mask"])
-    return record | {name: shown[name] for name in (*PROPERTIES, "tokens", "copies", "sees")}
+    return record | {name: shown[name] for name in (*CERTIFICATES, "tokens", "copies", "sees")}
 
 
 def _confirm(args):
@@ -131,16 +131,16 @@ def _compared(records, champion):
         [
             "mask",
             "seeds",
-            *(f"{where} length" for where in confirm.WHERE),
-            *(f"÷ {confirm.REFERENCE}" for _ in confirm.WHERE),
+            *(f"{where} length" for where in LENGTHS),
+            *(f"÷ {confirm.REFERENCE}" for _ in LENGTHS),
             "step ÷",
-            *(p.replace("_", " ") for p in PROPERTIES),
+            *(p.replace("_", " ") for p in CERTIFICATES),
         ]
     ]
     for r in records:
-        errors = [f"{r['error'][w]['mean']:.2g}" for w in confirm.WHERE]
-        ratios = [_interval(r["ratio"][w]) for w in confirm.WHERE]
-        certified = ["yes" if r[p] else "no" for p in PROPERTIES]
+        errors = [f"{r['error'][w]['mean']:.2g}" for w in LENGTHS]
+        ratios = [_interval(r["ratio"][w]) for w in LENGTHS]
+        certified = ["yes" if r[p] else "no" for p in CERTIFICATES]
         seeds = str(len(r["error"]["training"]["seeds"]))
         rows.append([r["mask"], seeds, *errors, *ratios, f"{r['step']['ratio']['ratio']:.2f}", *certified])
     lines = [
@@ -151,7 +151,7 @@ def _compared(records, champion):
     named = [r for r in records if r["mask"] == confirm.called(champion or "")]
     for r in named:
         said = {True: "below half", False: "not below half", None: "not decided"}
-        words = ", ".join(f"{w} length {said[r['ratio'][w]['below_half']]}" for w in confirm.WHERE)
+        words = ", ".join(f"{w} length {said[r['ratio'][w]['below_half']]}" for w in LENGTHS)
         lines.append(
             f"the race's best with all certificates, {r['mask']}, against half of {confirm.REFERENCE}'s error: {words}"
         )
@@ -159,7 +159,7 @@ def _compared(records, champion):
 
 
 def _interval(r):
-    low, high = (f(r["over_prompts"][i], r["over_seeds"][i]) for i, f in ((0, min), (1, max)))
+    low, high = (f(r["over_prompts"][i], (r["over_seeds"] or (0.0, math.inf))[i]) for i, f in ((0, min), (1, max)))
     return f"{r['middle']:.2f} ({low:.2f}–{high:.2f})"
 
 
@@ -191,13 +191,13 @@ def show(name: str) -> dict[str, Any]:
         "mask": strategy.name,
         "copies": strategy.copies,
         "words": strategy.sees.__doc__,
-        **{name: certified[name] for name in (*PROPERTIES, "pairs", "counterexamples")},
+        **{name: certified[name] for name in (*CERTIFICATES, "pairs", "counterexamples")},
     }
 
 
 def _described(record):
     lines = [record["mask"], *(f"  {sentence}." for sentence in record["words"].rstrip(".").split(". "))]
-    lines += [f"  {name.replace('_', ' ')}: {'yes' if record[name] else 'no'}" for name in PROPERTIES]
+    lines += [f"  {name.replace('_', ' ')}: {'yes' if record[name] else 'no'}" for name in CERTIFICATES]
     return "\n".join([*lines, *(f"  {why}" for why in record["counterexamples"].values())])
 
 

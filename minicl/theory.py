@@ -266,7 +266,7 @@ def _numbers(text):
 
 
 def run(args):
-    from minicl import draw
+    from minicl import draw, draw_layers
 
     if args.plot is not None:
         draw.check_ending(args.plot)
@@ -277,10 +277,10 @@ def run(args):
             if getattr(args, name) is not None:
                 raise InputError(f"--{name.replace('_', '-')}: does not go with --run, which has its own")
         records = resemblance(args.run, prompts=args.prompts or 2048, trust=args.trust)
-        picture, text = draw.resemblance, _resemblance_table
+        picture, text = draw_layers.resemblance, _resemblance_table
     else:
         records = compare(prompts=args.prompts or 200, **_settings(args))
-        picture, text = draw.theory, table
+        picture, text = draw_layers.theory, table
     print(json.dumps(records) if args.json else text(records))
     if args.plot is not None:
         draw.save(picture(records), args.plot)

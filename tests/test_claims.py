@@ -111,6 +111,8 @@ def test_thresholds_are_halved_and_doubled():
 class MadeUp:
     """Numbers that answer from a table: {(name, when, where): error}; anything else is `usual`."""
 
+    shelf = SimpleNamespace(scale=SCALES["study"], out=Path("nowhere"))
+
     def __init__(self, usual=(0.05, 0.06), runs=None, costs=(1.7, 1.8, 1.9), trees=None, **table):
         self.usual, self.table, self.runs, self.costs, self.trees = usual, table, runs or {}, costs, trees
 
@@ -298,9 +300,30 @@ def test_a_stricter_threshold_may_turn_a_verdict_over():
 
 
 def test_a_claim_whose_runs_are_missing_says_so(tmp_path):
-    shelf = Shelf(tmp_path, tmp_path, "smoke")
+    shelf = Shelf(tmp_path, tmp_path, "study")
     text = claims.report(Evidence(shelf, make_runs(shelf.scale, [1])))
     assert text.count("not run") == 2 * len(claims.CLAIMS) and "missing: linear, ar" in text
+
+
+def test_scale_class_judges_what_its_runs_allow():
+    """Other claims are not tested there, though some of their runs are in."""
+
+    class Planned(MadeUp):
+        def error(self, name, when, where, shift="none", task="linear", window=False):
+            if not SCALES["class"].has(task, name):
+                raise Untested(f"{task}, {name}")
+            return super().error(name, when, where, shift, task, window)
+
+    words = {n: claims.judge(claims.CLAIMS[n], Planned()).words for n in ("1", "2", "3", "4", "6", "11", *"ABCE")}
+    assert {n for n, word in words.items() if word in claims.WORDS.values()} == {"2", "3", "6"}
+    assert {word for n, word in words.items() if n not in "236"} == {"not tested here"}
+
+
+def test_toys_are_not_judged(tmp_path):
+    """Each claim keeps its sentence and its rule."""
+    text = claims.of_shelf(Shelf(tmp_path, tmp_path, "smoke"))
+    assert text.count("\n**not judged**: the models of this scale are toys") == len(claims.CLAIMS)
+    assert all(f". {c.sentence}\n" in text and f"*Rule.* {c.rule}" in text for c in claims.CLAIMS.values())
 
 
 def test_claims_of_another_scale_stand_beside(tmp_path):
@@ -328,10 +351,9 @@ def test_claims_of_another_scale_stand_beside(tmp_path):
         Evidence(shelf, []).of("ar")
 
 
-def test_whether_two_scales_agree(monkeypatch, tmp_path):
+def test_whether_two_scales_agree(monkeypatch):
     monkeypatch.setattr(claims, "CLAIMS", {"2": claims.CLAIMS["2"], "6": claims.CLAIMS["6"]})
     here, there = MadeUp(boe=BAD), MadeUp()
-    here.shelf = SimpleNamespace(out=tmp_path)
     text = claims.report(here, ("study", there))
     assert "| does not hold | 3 of 4 hold | holds | no |" in text and "| holds | 12 of 12 hold | holds | yes |" in text
     assert "Of 2 claims that both this scale and scale study decide, 1 have the same verdict" in text

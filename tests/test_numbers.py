@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from minicl.cli import main
 from minicl.cost import flops, mean_flops
 from minicl.schedule import prompt_size
 from minicl.study import plan
+from minicl.study.compare import compare, tables
+from minicl.study.evidence import Evidence, ratio
 from minicl.study.figures import figures, make_run, make_runs, measured
 from minicl.study.numbers import Shelf
 
@@ -196,6 +199,45 @@ def test_scale_d20_makes_whole_figures_one_after_the_other():
     assert make_run(more, "linear", found, 0).measures == runs[0].measures
     own = ["ar", "my.py:window"]
     assert ("sparse_linear", own[1]) in figures(scale, own)[2].runs, "one's own may be compared on any task"
+
+
+def test_scale_class_is_a_quarter_of_an_hour(tmp_path, cli):
+    """Sixteen small runs on linear prompts; a mask of one's own adds its two seeds there and nothing else."""
+    scale = plan.SCALES["class"]
+    runs = make_runs(scale, figures(scale))
+    assert [r.seed for r in runs] == [0] * 8 + [1] * 8 and {r.task for r in runs} == {"linear"}
+    assert all(figure.runs or n == 9 for n, figure in figures(scale).items())
+    for r in runs:
+        assert (r.config.model.n_layer, r.config.train.steps, r.config.data.examples) == (4, 1200, 6)
+        assert r.early in r.config.train.keep
+    (tmp_path / "my.py").write_text("def window(q, k):\n    return k.example == q.example - 1\n")
+    flags = ["--scale", "class", "--masks", "ar,invicl,my.py:window", "--dry-run", "--json"]
+    added = json.loads(cli("study", *flags).stdout)
+    expected = {("linear", name, seed) for seed in (0, 1) for name in ("ar", "invicl", "window")}
+    assert {(r["task"], r["name"].rpartition(":")[2], r["seed"]) for r in added} == expected and len(added) == 6
+
+
+def test_the_answer_has_both_intervals(shelf):
+    """Each task has its tables and each mask its row; a run that is only in the plan has none."""
+    names = [("linear", "ar"), ("linear", "invicl"), ("sparse_linear", "ar"), ("sparse_linear", "pfn")]
+    runs = [make_run(shelf.scale, *name, seed) for name in names for seed in range(5)]
+    for file in shelf.store.folder.glob("sparse-linear-pfn-*"):
+        file.unlink()
+    records = compare(shelf, runs)
+    assert [(r["task"], r["mask"]) for r in records] == names[:3]
+    errors = [Evidence(shelf, runs).error(name, "late", "longest") for name in ("invicl", "ar")]
+    expected, found = ratio(*errors), records[1]["ratio"]["ar"]["longest"]
+    assert found["over_prompts"] == list(expected.prompts) and found["over_seeds"] == list(expected.over_seeds)
+    assert records[1]["flops_ratio"] > 1 and records[0]["flops_ratio"] == 1
+    text = tables(records)
+    for what in ("linear, 10 examples", "linear, 25 examples", "sparse_linear, 16 examples", "sparse_linear, 40 exam"):
+        assert what in text
+    low, high = found["over_seeds"]
+    assert f"; {low:.2g}–{high:.2g})  1  " in text and "invicl  yes        yes      yes             yes     81" in text
+    for file in shelf.store.folder.glob("linear-ar-*"):
+        file.unlink()
+    (alone,) = compare(shelf, runs[5:10])
+    assert alone["ratio"]["ar"] is None and re.search(r"  invicl +\d +\S+ +– +1 +1\.\d\d\n", tables([alone]))
 
 
 def test_curves_at_some_lengths(tmp_path, cli, monkeypatch):

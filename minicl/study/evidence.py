@@ -6,6 +6,7 @@ A judgement is True, False, or None where the numbers do not decide.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy
 
@@ -33,6 +34,9 @@ class Thresholds:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         scaled = {k: v * by if k in self.LEVELS else v**by for k, v in values.items()}
         return Thresholds(**scaled | {"alike": min(0.75, scaled["alike"])})  # a correlation is never above 1
+
+
+LENGTHS = ("training", "longest")  # where errors are compared: the training length, and 2.5 times it
 
 
 class Missing(Exception):
@@ -86,6 +90,10 @@ class Evidence:
         called = f"{name} on its window" if window else name
         return Error(called, numpy.array(seeds), numpy.array(means), numpy.array(resampled))
 
+    def last(self, name: str, task: str = "linear") -> dict[str, "Error"]:
+        """{length: the Error at the end of training}."""
+        return {where: self.error(name, "late", where, task=task) for where in LENGTHS}
+
     def curves(self, name: str, task: str = "linear") -> dict[int, dict]:
         """{seed: record} of the last curves."""
         return {
@@ -115,6 +123,10 @@ class Error:
         rows = [self.seeds.tolist().index(seed) for seed in seeds]
         return Error(self.name, self.seeds[rows], self.means[rows], self.resampled[rows])
 
+    def record(self) -> dict[str, Any]:
+        """Its mean over seeds, and each seed's."""
+        return {"mean": float(self.means.mean()), "seeds": [float(f"{mean:.4g}") for mean in self.means]}
+
     def __str__(self):
         return f"{self.name} {spread(self.means)}"
 
@@ -128,6 +140,11 @@ class Ratio:
     prompts: tuple[float, float]
     over_seeds: tuple[float, float]  # of the mean's logarithm, by Student's t; from 0 to infinity for one seed
     seeds: tuple[float, ...]
+
+    def record(self) -> dict[str, Any]:
+        """Its mean with both intervals; one seed has none over seeds."""
+        wide = [float(end) for end in self.over_seeds] if len(self.seeds) > 1 else None
+        return {"middle": self.middle, "over_prompts": list(self.prompts), "over_seeds": wide}
 
     def __str__(self):
         a, b = self.names

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure as Picture
 
-from minicl import draw, stats
+from minicl import draw, draw_layers, stats
 from minicl.cost import flops_until
 from minicl.devices import auto_device, use_threads
 from minicl.evaluation import Prompts, depends_on, left_out, measure_baseline
@@ -95,8 +95,8 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
     }  # fmt: skip
     if scale.order:
         here = {(task, name) for task, name, _ in scale.planned()}
-        free = {*own} - {*scale.extra}  # one's own may be compared on any task
-        every = {n: replace(f, runs=tuple(r for r in f.runs if r in here or r[1] in free)) for n, f in every.items()}
+        here |= {(task, name) for task, _ in here for name in {*own} - {*scale.extra}}  # one's own, on any of its tasks
+        every = {n: replace(f, runs=tuple(r for r in f.runs if r in here)) for n, f in every.items()}
     return {n: figure for n, figure in every.items() if not scale.figures or n in scale.figures}
 
 
@@ -212,7 +212,7 @@ def _probes(shelf, runs):
             groups.setdefault((run.name, r["probe"], r["layer"], r["examples"]), []).append(r)
     means = {key: statistics.mean(r["mean"] for r in group) for key, group in groups.items()}
     names = {name: f"mean of {sum(run.name == name for run in runs)} seeds" for name, *_ in groups}
-    return draw.probes(
+    return draw_layers.probes(
         [group[0] | {"run": f"{key[0]}/{names[key[0]]}", "mean": means[key]} for key, group in groups.items()]
     )
 
@@ -262,4 +262,4 @@ def _theory(shelf, runs):
     from minicl import theory
 
     given = {"version": stats.VERSION, "masks": list(theory.STATED), "rates": list(theory.RATES)}
-    return draw.theory(shelf.keep("theory", given, lambda: theory.compare(given["masks"], rates=given["rates"])))
+    return draw_layers.theory(shelf.keep("theory", given, lambda: theory.compare(given["masks"], rates=given["rates"])))

@@ -40,6 +40,7 @@ class Scale:
     order: tuple[Batch, ...] = ()  # the only runs, in the order in which they are made; none: all, first seeds first
     extra: tuple[str, ...] = ()  # masks that stand beside the usual ones, such as the best of `minicl search`
     beside: str = ""  # the scale whose verdicts stand beside this one's
+    judged: bool = True  # whether its models are good enough to judge claims by
 
     def planned(self) -> dict[tuple[str, str, int], int]:
         """{(task, name, seed): its place in the order}. A batch of `order` without names is that of the extra masks."""
@@ -65,6 +66,17 @@ SCALES = {
             "noisy_linear": {"noise": 0.5},
         },
         inference={"examples": 4, "batch_size": 2, "n_dims": 2, "n_layer": 2, "n_head": 1, "n_embd": 8, "repeats": 3},
+        judged=False,
+    ),
+    # About a quarter of an hour of two cores.
+    "class": Scale(
+        "tiny", most=2, seeds=2, fewer=2, prompts=512, probed=1024,
+        settings={"log_every": 50, "keep": (100, 300, 600, 900)},
+        inference={"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 4, "n_head": 4, "n_embd": 64},
+        lengths=(0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15),
+        figures=(1, 3, 4, 5, 6, 7, 9, 11, 12, 17),
+        order=((("linear",), (*COMPARED, "ar+symmetric", "invicl+absolute"), (0, 1)),),
+        beside="study",
     ),
     "study": Scale(
         "small", most=5, seeds=3, fewer=2, prompts=512, probed=1024,

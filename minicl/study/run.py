@@ -17,6 +17,7 @@ from minicl.masks import get_strategy
 from minicl.plugins import is_own, resolve, short
 from minicl.store import slug
 from minicl.study import claims
+from minicl.study.compare import compare, tables
 from minicl.study.figures import Figure, figures, make_run, make_runs, measured
 from minicl.study.numbers import Shelf, work
 from minicl.study.plan import COMPARED, SCALES, Run
@@ -178,7 +179,9 @@ def add_arguments(parser):
     instead.add_argument("--run", metavar="TASK,NAME,SEED", help="make this run only, and draw nothing")
     parser.add_argument("--out", metavar="DIR", help="numbers, pictures and verdicts (results/SCALE)")
     parser.add_argument("--runs", metavar="DIR", help="run folders (runs/SCALE)")
-    parser.add_argument("--json", action="store_true", help="print the plan as records")
+    parser.add_argument(
+        "--json", action="store_true", help="print records: of the plan with --dry-run, else of the masks"
+    )
 
 
 def run(args):
@@ -207,15 +210,15 @@ def run(args):
         return 0
     estimate = estimator(shelf, runs) if missing else lambda run: 0.0
     plan = [_state(shelf, r, estimate, {n: allowed[n] for n in numbers}) for r in runs]
-    if args.json:
+    if args.json and args.dry_run:
         print(json.dumps(plan))
-    elif missing or args.dry_run:
-        print(_table(plan, args.jobs, {n: allowed[n].title for n in numbers}))
+    elif args.dry_run or (missing and not args.json):
+        print(_table(plan, args.jobs, {n: allowed[n].title for n in numbers}), end="\n" if args.dry_run else "\n\n")
     return 0 if args.dry_run else _go_on(args, shelf, masks, allowed, numbers, missing, estimate)
 
 
 def _go_on(args, shelf, masks, allowed, numbers, missing, estimate):
-    """Train what is missing; draw the figures that were asked for and those that show a new run; judge."""
+    """Train what is missing; draw the figures that were asked for and those that show a new run; judge; compare."""
     shelf.prepare()
     try:
         failed, others = carry_out(shelf, args.scale, missing, args.jobs, _say, estimate) if missing else ([], [])
@@ -230,6 +233,9 @@ def _go_on(args, shelf, masks, allowed, numbers, missing, estimate):
     if masks == COMPARED:
         checkpoint.write_atomically(shelf.out / "claims.md", claims.of_shelf(shelf).encode())
         _say(f"wrote {shelf.out / 'claims.md'}")
+    records = compare(shelf, make_runs(shelf.scale, numbers, masks, shelf.seeds))
+    if args.json or records:
+        print(json.dumps(records) if args.json else tables(records))
     if others:
         _say(f"other workers still have: {'; '.join(map(str, others))}; this command again draws them too")
     for r, why in failed:
