@@ -27,7 +27,7 @@ setup(
     # minicl would import the clone's folder, as an empty package.
     package_dir={"": "."},
     python_requires=">=3.10",
-    install_requires=["torch>=2.6", "numpy>=1.24", "matplotlib>=3.7", "tqdm>=4.60"],
+    install_requires=["torch>=2.6", "numpy>=1.24", "matplotlib>=3.8", "tqdm>=4.60"],
     extras_require={
         "trees": TREES,
         "tensorboard": TENSORBOARD,

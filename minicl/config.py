@@ -103,7 +103,7 @@ QUICK = {  # what results/recipe.md found
 PRESETS = {
     "tiny": {
         **SHAPE, **QUICK, "n_dims": 3, "examples": 6, "max_examples": 15, "n_layer": 4, "steps": 1200,
-        "batch_size": 128, "log_every": 200, "save_every": 200,
+        "batch_size": 128, "log_every": 100, "save_every": 200, "keep": (100, 300, 600, 900),
     },
     "small": {
         **SHAPE, **QUICK, "steps": 1200, "batch_size": 128, "log_every": 25, "save_every": 100,

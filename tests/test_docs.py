@@ -19,13 +19,14 @@ FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)( long)?\n(.*?)^```$", re.M | re.S)
 # What makes a command short enough for a test. It is added at the end, where it wins.
 SHORTER = {
-    "train": ["--steps", "4", "--batch-size", "4", "--validate", "4"],
+    "train": ["--batch-size", "4", "--validate", "4"],
     "evaluate": ["--prompts", "4"],
     "probe": ["--prompts", "64"],
     "theory": ["--prompts", "64"],
     "study": ["--dry-run"],
 }
-INSTEAD = {"--dry-run", "--commands", "--run"}  # a study that has one of these is short already
+DEMO = 1200  # steps of the demo; all trainings have a hundredth of their steps
+INSTEAD = {"--dry-run", "--commands", "--run", "--training"}  # a command that has one of these is short already
 SET_UP = ("make demo", "source ", "pip install ")  # done before, once for all files
 
 
@@ -48,7 +49,7 @@ def demo(tmp_path_factory):
     for models in (ROOT / "results").glob("*/models"):
         shutil.copytree(models, folder / models.relative_to(ROOT), ignore=shutil.ignore_patterns("evaluation"))
     for mask in ("ar", "invicl"):
-        train("tiny", mask=mask, steps=200, batch_size=4, validate=4, save_every=100, out=folder / "demo" / mask)
+        train("tiny", mask=mask, steps=DEMO // 100, batch_size=4, validate=4, out=folder / "demo" / mask)
     return folder
 
 
@@ -67,7 +68,10 @@ def run_command(words, cli, cwd):
     if ">" in arguments:
         arguments, out = arguments[: arguments.index(">")], arguments[-1]
     if words[0] == "minicl":
-        short = [] if INSTEAD & {*arguments} else SHORTER.get(name, [])
+        short = [] if INSTEAD & {*arguments} else list(SHORTER.get(name, []))
+        if name == "train":
+            steps = int(arguments[arguments.index("--steps") + 1]) if "--steps" in arguments else DEMO
+            short += ["--steps", str(steps // 100)]
         result = cli(name, *arguments, *short, cwd=cwd)
     else:
         assert words[0] == "python", f"{shlex.join(words)}: this test knows only minicl and python"
@@ -93,7 +97,7 @@ def test_what_is_pasted_works(file, clone, cli):
     namespace, folder = {}, clone
     for kind, long, text in blocks(file):
         if kind == "python" and "@strategy" in text:
-            (clone / "my.py").write_text(text)
+            (clone / "my.py").write_text(text)  # the commands that follow read it
         elif kind == "python":
             with contextlib.redirect_stdout(None):
                 exec(text, namespace)

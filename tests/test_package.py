@@ -1,6 +1,5 @@
 """What a newcomer meets first: importing, the scripts, the files that README names."""
 
-import json
 import re
 import subprocess
 import sys
@@ -73,18 +72,3 @@ def test_a_script_beside_the_clone_imports_the_package(tmp_path):
     (tmp_path / "script.py").write_text("import minicl; print(minicl.__version__)")
     found = subprocess.check_output([sys.executable, "script.py"], cwd=tmp_path, text=True)
     assert found.strip() == minicl.__version__
-
-
-def test_readme_s_own_mask_works(cli, tmp_path):
-    """The mask that README writes is run as it stands there."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
-    code = next(block for block in blocks if "@strategy" in block)
-    assert len(code.strip().splitlines()) <= 10
-    (tmp_path / "my.py").write_text(code)
-    name = re.search(r"def (\w+)\(", code)[1]
-    assert json.loads(cli("audit", "--mask", f"my.py:{name}", "--json").stdout)[0]["agree"]
-
-
-def test_readme_names_only_files_that_exist():
-    for path in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")):
-        assert path.startswith("http") or (ROOT / path).exists(), path

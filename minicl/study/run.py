@@ -314,4 +314,7 @@ def _draw(number: int, figure: Figure, shelf: Shelf, masks: Sequence[str], file:
     if figure.runs and not numbers:
         _say(f"figure {number}: nothing to draw")
     else:
-        draw.save(figure.draw(shelf, numbers), file)
+        picture = figure.draw(shelf, numbers)
+        lines = [figure.title[0].upper() + figure.title[1:], picture.get_suptitle()]
+        picture.suptitle("\n".join(filter(None, lines)), fontsize=11)
+        draw.save(picture, file)
