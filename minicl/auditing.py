@@ -317,7 +317,7 @@ def _table(records):
     for name, r in zip(shown, records, strict=True):
         paper = "" if r["units_paper"] in (None, r["units"]) else f" (paper: {r['units_paper']})"
         copies = "" if r["copies"] == 1 else f", {r['copies']} copies"
-        costs = (f"{_count(r['units'])}{paper}", f"{_count(r['pairs'])} ({r['pairs_computed']}){copies}")
+        costs = (f"{_count(r['units'])}{paper}", f"{_count(r['pairs'])} ({_count(r['pairs_computed'])}){copies}")
         lines.append(row(name, r["positions"], *in_words(r), *costs))
     return "\n".join([*lines, "", *_notes(shown, records)])
 

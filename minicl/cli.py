@@ -2,9 +2,11 @@
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 
 from minicl import __version__, completion
@@ -30,6 +32,9 @@ class Parser(argparse.ArgumentParser):
     argv: Sequence[str] = ()
 
     def error(self, message):
+        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        near = get_close_matches(unknown[1], self._option_string_actions, n=1) if unknown else []
+        message += f" (did you mean {near[0]}?)" if near else ""
         self.exit(2, f"{self.prog}: {message}\n")
 
 

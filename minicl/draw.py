@@ -147,16 +147,19 @@ def mark_training_length(axes: Axes, n: int) -> None:
 
 
 def curves(records: Records) -> Figure:
-    """Error against the number of examples: one panel for every kind of prompts and step."""
+    """Error against the number of examples: one panel for every kind of prompts; and step, if a run has several."""
+    trained = [r for r in records if r["step"] is not None]
+    several = len({(r["run"], r["step"]) for r in trained}) > len({r["run"] for r in trained})
 
     def kind(r):
         return short(r["task"]), r["n_dims"], r["shift"]
 
     shown = without_members(records)
     methods = {r["method"] for r in shown if r["step"] is not None}
+    steps = {key: sorted({r["step"] for r in trained if kind(r) == key}) for key in map(kind, trained)}
     lines = {
-        (key, step): [r for r in shown if kind(r) == key and r["step"] in (None, step)]
-        for key, step in dict.fromkeys((kind(r), r["step"]) for r in records if r["step"] is not None)
+        (key, step): [r for r in shown if kind(r) == key and (r["step"] in (None, step) or not several)]
+        for key, step in dict.fromkeys((kind(r), r["step"] if several else None) for r in trained)
     }
     columns = 2 if len(lines) == 4 else 3  # four: early and late side by side
     figure, grid = panels(len(lines), 4.6, 3.6, columns, margin=(0.6, 0.5))
@@ -164,7 +167,7 @@ def curves(records: Records) -> Figure:
         key = (task, n_dims, shift)
         curve_panel(axes, lines[key, step], methods, scale=[r for r in shown if kind(r) == key])
         dims = f" in {n_dims} dimensions" if len({d for (t, d, _), _ in lines if t == task}) > 1 else ""
-        when = _when(step, sorted(s for k, s in lines if k == key))
+        when = _when(step, steps[key])
         axes.set_title(f"{task}{dims}{'' if shift == 'none' else f', {shift}'}, {when}", fontsize=10)
     entries = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     place = {"loc": "outside lower center", "ncols": 3 * min(columns, len(lines)), "fontsize": 8, "frameon": False}
@@ -175,9 +178,11 @@ def curves(records: Records) -> Figure:
 
 def _when(step, steps):
     """When in training a panel is; of two panels, one is early and one is late."""
+    if len(steps) > 1 and step is None:
+        return "at the end of training"
     if len(steps) == 2:
         return f"{'early' if step == steps[0] else 'late'} (step {step:,})"
-    return f"after {step:,} steps"
+    return f"after {step or steps[0]:,} steps"
 
 
 def _legend_names(lines: Records) -> dict[str, str]:

@@ -22,7 +22,7 @@ def masks(records: Records) -> Figure:
     figure, grid = panels(len(drawn), 3.6, 4.1, columns=4, margin=(0, 0.7))
     for axes, (record, entry) in zip(grid, drawn, strict=True):
         mask_panel(axes, record, entry["sees"], entry["layers"])
-    mask_legend(figure)
+    mask_legend(figure, records)
     return figure
 
 
@@ -37,16 +37,24 @@ def front(records: Records) -> Figure:
     curve_panel(grid[-1], lines, {r["method"] for r in lines}, scale=lines)
     grid[-1].set_title(f"error: {short(lines[0]['task'])} functions", fontsize=12)
     grid[-1].legend(fontsize=9, frameon=False)
-    mask_legend(figure)
+    mask_legend(figure, seen)
     return figure
 
 
-def mask_legend(figure: Figure, *more: Patch) -> None:
-    """What the colours of masks mean, and `more`."""
-    kinds = {"its own example": BLUE, "other examples": ORANGE, "seen by the query": GREEN, "the query": RED}
+def mask_legend(figure: Figure, records: Records, *more: Patch) -> None:
+    """What the colours of these masks mean, and `more`."""
+    kinds = {"its own example": BLUE, "other examples": ORANGE, "what the query sees": GREEN}
+    if any(_query_is_seen(r["tokens"], r["sees"]) for r in records):
+        kinds["the query"] = RED
     patches = [Patch(facecolor=colour, label=label) for label, colour in kinds.items()]
     columns = 2 if figure.get_figwidth() < 6 else 3 if more else 4
     figure.legend(handles=[*patches, *more], loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
+
+
+def _query_is_seen(tokens, sees):
+    """Whether the context sees a query."""
+    context = [row for token, row in zip(tokens, sees, strict=True) if token != "query"]
+    return any(row[k] == "1" for row in context for k, token in enumerate(tokens) if token == "query")
 
 
 def cells(axes: Axes, tokens: list[str], sees: list[str], **style) -> None:
@@ -119,7 +127,7 @@ def leak(records: Records) -> Figure:
         mask_panel(axes, record, step["sees"], None)
         _leak_step(axes, record, step)
     frame = Patch(facecolor="none", edgecolor=BLACK, linewidth=2, label="step of the label's path")
-    mask_legend(figure, frame, Patch(facecolor="#BFDBEC", label="pale: no news of it"))
+    mask_legend(figure, records, frame, Patch(facecolor="#BFDBEC", label="pale: no news of it"))
     return figure
 
 

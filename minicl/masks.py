@@ -15,7 +15,7 @@ instead of the last copy: one more predicate of the same form.
 import copyreg
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import torch
@@ -339,7 +339,7 @@ def _ask(strategy, predicate, q, k, *layer):
         with plugins.aside():
             table, again = asked(), asked()
     except (Exception, SystemExit) as error:
-        raise InputError(f"mask {strategy.name}: its predicate failed: {one_line(error)}") from error
+        raise InputError(f"mask {strategy.name}: its predicate failed: {one_line(error)}{_advice(error)}") from error
     what, allowed = f"mask {strategy.name}: its predicate's answer", f"a boolean tensor that broadcasts to ({T}, {T})"
     check(isinstance(table, Tensor), what, type(table).__name__, allowed)
     check(table.dtype == torch.bool, what, table.dtype, allowed)
@@ -349,6 +349,15 @@ def _ask(strategy, predicate, q, k, *layer):
         return table.expand(T, T)
     except RuntimeError:
         raise InputError(f"{what}: got shape {tuple(table.shape)}, allowed: {allowed}") from None
+
+
+def _advice(error):
+    """What helps against the two slips that are easiest to make in a predicate."""
+    if isinstance(error, AttributeError) and "'Tokens'" in str(error):
+        return f"; tokens have {', '.join(f.name for f in fields(Tokens))}"
+    if "Boolean value of Tensor" in str(error):
+        return "; a predicate answers for all tokens at once: write & | ~ for and, or, not, and no if"
+    return ""
 
 
 def _positions(positions, tokens, n):

@@ -120,6 +120,11 @@ def test_a_curve_shows_the_numbers_it_was_given():
                       ((3, "early (step 1)"), (3, "late (step 5)"), (5, "after 5 steps"))]  # fmt: skip
 
 
+def test_runs_of_different_lengths_share_a_panel():
+    (axes,) = draw.curves([MODEL, MODEL | {"run": "s", "method": "ar", "step": 9}, FLOOR]).axes
+    assert axes.get_title() == "linear, at the end of training" and {"invicl", "ar", "optimal"} <= set(lines_of(axes))
+
+
 def test_the_legend_says_where_a_baseline_is_exact():
     def legend(*records):
         return [t.get_text() for t in draw.curves(list(records)).legends[0].get_texts()]

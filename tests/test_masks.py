@@ -218,7 +218,8 @@ def test_plain_function_is_a_strategy_too(tmp_path):
         ("def f(q, k):\n    return k.example", ("torch.int64", "boolean")),
         ("def f(q, k):\n    return True", ("bool", "a boolean tensor")),
         ("def f(q, k):\n    return (k.example < q.example)[1:, 1:]", ("shape (7, 7)", "(8, 8)")),
-        ("def f(q, k):\n    return k.colour", ("its predicate failed", "colour")),
+        ("def f(q, k):\n    return k.colour", ("its predicate failed", "colour", "copy, example, is_label, is_query")),
+        ("def f(q, k):\n    return True if k.is_label else False", ("its predicate failed", "write & | ~")),
         ("def f(q, k):\n    return ~k.is_label", ("true where q is a query", "& ~q.is_query", "strategy(query=…)")),
         (
             "import torch\ndef f(q, k):\n    return (torch.rand(k.example.shape) < 0.5) & ~q.is_query",

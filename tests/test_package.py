@@ -54,6 +54,7 @@ def test_help_versions_and_slips(cli):
     assert cli("--version").stdout.strip() == f"minicl {minicl.__version__}"
     slip = cli("evalaute", "runs/a")
     assert_one_line(slip, "'evalaute' (did you mean evaluate?)", "train, evaluate, audit")
+    assert_one_line(cli("train", "--step", "30"), "--step", "did you mean --steps?")
     assert subprocess.run([sys.executable, "-m", "minicl"], capture_output=True, text=True).stdout == bare.stdout
 
 
