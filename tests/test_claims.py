@@ -23,7 +23,7 @@ from minicl.study.evidence import (
 )
 from minicl.study.figures import make_runs
 from minicl.study.numbers import Shelf
-from minicl.study.plan import SCALES
+from minicl.study.plan import COMPARED, SCALES
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,7 +36,24 @@ def test_what_is_shown_follows_from_the_numbers(tmp_path):
         assert text == claims.of_shelf(Shelf(written[scale], tmp_path, scale))
     table = [line for line in texts["study"].splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(claims.CLAIMS)
-    assert "\n".join(table) in (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    words = [line.split(" | ")[3] for line in table[2:] if line[2].isdigit()]
+    n = {word: words.count(word) for word in words}
+    said = f"Of its {len(words)} claims, {n['holds']} holds here, {n['does not hold']} do not hold, "
+    said += f"{n['not decided']} are not decided, and {n['not run']} wait for runs."
+    assert said in " ".join(readme.split())
+    shelf = Shelf(written["study"], tmp_path, "study")
+    numbers = Evidence(shelf, make_runs(shelf.scale, [1], seeds=shelf.seeds))
+    costs = {r["mask"]: r["ratio"]["ratio"] for r in shelf.costs()}
+    for mask in COMPARED:
+        cells = [_errors_of(numbers.error(mask, "late", where)) for where in ("training", "longest")]
+        row = f"| `{mask}` | {'yes' if mask in ('ar', 'nope') else 'no'} | {' | '.join(cells)} | {costs[mask]:.2g} |"
+        assert row in readme.replace("**", ""), row
+
+
+def _errors_of(error):
+    """The mean and each seed, to two digits."""
+    return f"{error.means.mean():.2g} ({', '.join(f'{mean:.2g}' for mean in error.means)})"
 
 
 # Resampled means stand ±2 % around the means.

@@ -5,6 +5,7 @@ import shlex
 import signal
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -315,6 +316,7 @@ def _draw(number: int, figure: Figure, shelf: Shelf, masks: Sequence[str], file:
         _say(f"figure {number}: nothing to draw")
     else:
         picture = figure.draw(shelf, numbers)
-        lines = [figure.title[0].upper() + figure.title[1:], picture.get_suptitle()]
+        width = int(11 * picture.get_figwidth())  # letters that a line has room for
+        lines = [textwrap.fill(figure.title[0].upper() + figure.title[1:], width), picture.get_suptitle()]
         picture.suptitle("\n".join(filter(None, lines)), fontsize=11)
         draw.save(picture, file)
