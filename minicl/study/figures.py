@@ -70,7 +70,7 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
             "error against examples at every checkpoint", _growth, _on("linear", pair), ("steps",), compares=True
         ),
         5: Figure(
-            "error at 2.5 times the training length, against training step",
+            "error against training step, at the training length and at 2.5 times it",
             _steps, _on("linear", pair), ("steps",), compares=True,
         ),
         6: Figure("linear probes of four layers", _probes, _on("linear", pair), ("normed_probes",), compares=True),
@@ -81,11 +81,11 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
         ),
         9: Figure("what a forward pass costs", _costs),
         10: Figure("weights set by hand: the distance to w after each layer", _theory),
-        12: Figure("every strategy on linear functions", _controls, _on("linear", rest), ("order", "window"),
+        12: Figure("strategies on linear functions", _controls, _on("linear", rest), ("order", "window"),
                    compares=True),
         13: Figure("noisy linear functions, beside the optimum and the last examples only", _windows,
                    _on("noisy_linear", learn), ("window",), compares=True),
-        14: Figure("every strategy on noisy linear functions", _controls, _on("noisy_linear", rest), few=True,
+        14: Figure("strategies on noisy linear functions", _controls, _on("noisy_linear", rest), few=True,
                    compares=True),
         15: Figure("positions that can extrapolate", _controls, _on("linear", placed), ("order",)),
         16: Figure("the paper's objective under a constant rate", _early_and_late, _on("linear", published),
