@@ -1,6 +1,7 @@
 """The commands of README and docs: each file's code blocks are run in order, in a folder as `make demo` leaves it."""
 
 import contextlib
+import glob
 import re
 import shlex
 import shutil
@@ -63,6 +64,7 @@ def clone(demo, tmp_path, monkeypatch):
 
 def run_command(words, cli, cwd):
     """Run one command as a shell would, made short; it must succeed."""
+    words = [w for word in words for w in (sorted(glob.glob(word, root_dir=cwd)) if "*" in word else [word])]
     name, *arguments = words[1:] if words[0] == "minicl" else words
     out = None
     if ">" in arguments:
@@ -94,7 +96,7 @@ def check_flags(words):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_what_is_pasted_works(file, clone, cli):
-    namespace, folder = {}, clone
+    namespace = {}
     for kind, long, text in blocks(file):
         if kind == "python" and "@strategy" in text:
             (clone / "my.py").write_text(text)  # the commands that follow read it
@@ -102,12 +104,10 @@ def test_what_is_pasted_works(file, clone, cli):
             with contextlib.redirect_stdout(None):
                 exec(text, namespace)
         for words in commands(text) if kind == "sh" else ():
-            if words[0] == "cd":
-                folder = folder / words[1]
-            elif long:
+            if long:
                 check_flags(words)
             elif not shlex.join(words).startswith(SET_UP):
-                run_command(words, cli, folder)
+                run_command(words, cli, clone)
 
 
 def test_every_command_is_shown_somewhere():
