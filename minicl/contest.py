@@ -32,6 +32,7 @@ from minicl.devices import Devices, use_threads
 from minicl.masks import get_strategy, layout
 from minicl.progress import Progress
 from minicl.stats import rank_correlation
+from minicl.timing import take_turns
 from minicl.training import Failure, Training
 
 FINALISTS = 8
@@ -137,15 +138,11 @@ def score(result: Result) -> float:
 
 def step_seconds(masks: Iterable[str], task: str, size: str, seed: int) -> dict[str, float]:
     """{mask: seconds of processor time in a step}, the masks taking turns."""
-    training = {mask: Trial(mask, task, size, seed, 1000).training() for mask in masks}
-    seconds = {mask: [] for mask in training}
+    # The same prompt lengths for all: those are functions of seed and step.
+    updates = {mask: Trial(mask, task, size, seed, 1000).training().update for mask in masks}
     with use_threads(1):  # as the processes that train
-        for _ in range(WARM + TIMED):  # the same prompt lengths for all: those are functions of seed and step
-            for mask, each in training.items():
-                start = time.process_time()
-                each.update()
-                seconds[mask].append(time.process_time() - start)
-    return {mask: statistics.median(times[WARM:]) for mask, times in seconds.items()}
+        seconds = take_turns(updates, TIMED, WARM, clock=time.process_time)
+    return {mask: statistics.median(times) for mask, times in seconds.items()}
 
 
 def read_json(file: Path, whole: Callable[[Any], bool]) -> Any:

@@ -3,7 +3,6 @@
 import functools
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from minicl import batchicl
 from minicl.config import Config
 from minicl.schedule import prompt_size
 from minicl.text import duration
+from minicl.timing import take_turns
 
 if TYPE_CHECKING:
     from minicl.training import Training
@@ -50,25 +50,29 @@ def flops_until(config: Config, steps: Sequence[int]) -> list[float]:
     return totals
 
 
+def step_seconds(config: Config, seconds: Sequence[float], first: int) -> float:
+    """What a usual update takes, from the seconds that some took: those of the steps from `first` on, in a row."""
+    work = (flops(config, prompt_size(config, first + i)[0]) for i in range(len(seconds)))
+    return mean_flops(config) / statistics.median(w / s for w, s in zip(work, seconds, strict=True))
+
+
 def dry_run(training: "Training", measured: int = 5) -> dict[str, Any]:
     """What a run would be and cost, from a few updates of a model that is then thrown away."""
-    config, seconds, work = training.config, [], []
-    for _ in range(measured):
-        start = time.perf_counter()
-        n, _ = prompt_size(config, training.step)
+
+    def update():
         training.update()
-        float(training.loss_sum)
-        seconds.append(time.perf_counter() - start)
-        work.append(flops(config, n))
-    rate = statistics.median(w / s for w, s in zip(work[1:], seconds[1:], strict=True))
-    usual = mean_flops(config)
+        float(training.loss_sum)  # the device has finished
+
+    config = training.config
+    (seconds,) = take_turns({"": update}, measured - 1, warmup=1).values()
+    usual = step_seconds(config, seconds, first=1)
     return {
         "config": config.to_json(),
         "parameters": sum(p.numel() for p in training.model.parameters()),
-        "flops_per_step": usual,
+        "flops_per_step": mean_flops(config),
         "memory_bytes": _peak_memory(training.devices.device),
-        "seconds_per_step": usual / rate,
-        "seconds": config.train.steps * usual / rate,
+        "seconds_per_step": usual,
+        "seconds": config.train.steps * usual,
     }
 
 

@@ -6,15 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-def take_turns(candidates: dict[str, Callable[[], Any]], repeats: int = 10, warmup: int = 1) -> dict[str, list[float]]:
+def take_turns(
+    candidates: dict[str, Callable[[], Any]],
+    repeats: int = 10,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Seconds of every call, by name: {name: [seconds, …]}; each turn calls every candidate once."""
     seconds = {name: [] for name in candidates}
     for turn in range(warmup + repeats):
         for name, call in candidates.items():
-            start = time.perf_counter()
+            start = clock()
             call()
             if turn >= warmup:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure as Picture
 
 from minicl import draw, draw_layers, stats
-from minicl.cost import flops_until
-from minicl.devices import auto_device, use_threads
+from minicl.cost import flops_until, step_seconds
+from minicl.devices import Devices, auto_device, use_threads
 from minicl.evaluation import Prompts, depends_on, left_out, measure_baseline
 from minicl.plugins import short
 from minicl.selection import usual_length
@@ -28,8 +28,11 @@ from minicl.study.plan import (
     is_control,
     seeds_of,
 )  # fmt: skip
+from minicl.timing import take_turns
+from minicl.training import Training
 
 Measured = dict[Run, Numbers]
+TURNS = 9  # in which training steps are timed
 
 
 @dataclass(frozen=True)
@@ -235,16 +238,30 @@ def _training(shelf, runs):
 
 def _equal_cost(shelf, runs):
     """The error at the training length, against what training has cost until then."""
-    records = []
+    seconds, records = _step_seconds(shelf, runs), []
     for run, numbers in runs.items():
         lines = numbers["training"]
         spent = flops_until(run.config, [line["step"] for line in lines])
         points = [
-            {"hours": line["seconds"] / 3600, "flops": f, "error": list(line["error"].values())[-1]}
+            {"hours": line["step"] * seconds[run.name] / 3600, "flops": f, "error": list(line["error"].values())[-1]}
             for line, f in zip(lines, spent, strict=True)
         ]
         records.append({"method": run.name, "points": points[1:]})  # the first is that of step 0
     return pictures.equal_cost(records)
+
+
+def _step_seconds(shelf, runs):
+    """{name: seconds of a usual update}, measured once in turns: the runs were made on all kinds of machines."""
+    configs, warmup = {run.name: run.config for run in reversed(runs)}, 2  # the first seed's
+
+    def compute():
+        training = {name: Training(c, Devices(c.machine, c.train.batch_size)) for name, c in configs.items()}
+        with use_threads(1):
+            seconds = take_turns({name: t.update for name, t in training.items()}, TURNS, warmup)
+        return {name: step_seconds(configs[name], s, warmup) for name, s in seconds.items()}
+
+    given = {name: {k: v for k, v in c.to_json().items() if k != "machine"} for name, c in configs.items()}
+    return shelf.keep("training steps", given, compute)
 
 
 def _costs(shelf, runs):

@@ -74,7 +74,8 @@ def equal_cost(records: Records) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel=title)
     grid[0].set_ylabel(f"{ERROR}, at the training length", fontsize=8)
     grid[1].legend(fontsize=7, frameon=False)
-    figure.suptitle("on the validation prompts: geometric mean over seeds, and range", fontsize=10)
+    text = "on the validation prompts: geometric mean over seeds, and range; hours are steps × the time of one step"
+    figure.suptitle(text, fontsize=10)
     return figure
 
 
