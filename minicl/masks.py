@@ -107,6 +107,8 @@ def _asks_for_layer(predicate):
 
 def strategy(sees: Predicate | None = None, **settings) -> Strategy | Callable[[Predicate], Strategy]:
     """Decorator that turns a predicate into a Strategy: `@strategy` or `@strategy(positions="none", copies=2)`."""
+    for name in settings:
+        choose("settings of a mask", name, [f.name for f in fields(Strategy)[2:]])  # the first two are the function's
     if sees is None:
         return lambda sees: Strategy(sees.__name__, sees, **settings)
     return Strategy(sees.__name__, sees, **settings)

@@ -75,6 +75,8 @@ def _module(kind, path, source):
         with aside():
             # Not by Python's importer: it would prefer a compiled file in __pycache__, which nobody has vouched for.
             exec(compile(source, path, "exec"), vars(module))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except (Exception, SystemExit) as error:
         raise InputError(f"{kind} {path} failed to import: {one_line(error)}") from error
     return module

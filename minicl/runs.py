@@ -1,6 +1,7 @@
 """Run folders: what is in one, who holds it, and the way from a folder to a model."""
 
 import contextlib
+import difflib
 import json
 import os
 from collections.abc import Iterator
@@ -60,8 +61,13 @@ def read_config(run: str | Path, trust: bool = False) -> Config:
 
 def read_settings(run: str | Path) -> Any:
     """What config.json says, without running any code."""
-    what = "there is no such folder" if not Path(run).exists() else "it has no config.json"
-    return _read_json(Path(run, "config.json"), f"{run}: not a run folder: {what}")
+    run = Path(run)
+    what = "it has no config.json"
+    if not run.exists():
+        beside = [file.parent.name for file in run.parent.glob("*/config.json")]
+        near = difflib.get_close_matches(run.name, beside, n=1)
+        what = "there is no such folder" + (f" (did you mean {run.parent / near[0]}?)" if near else "")
+    return _read_json(run / "config.json", f"{run}: not a run folder: {what}")
 
 
 def read_config_file(file: str | Path, trust: bool = False) -> Config:

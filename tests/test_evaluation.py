@@ -160,6 +160,7 @@ def test_a_folder_named_twice_is_one_run(cli, run):
     "argv, words",
     [
         (["gone"], ("gone", "no such folder")),
+        (["rum"], ("rum", "no such folder", "did you mean run?")),
         (["run", "--shifts", ","], ("shifts", "','")),
         (["."], ("not a run folder", "no config.json")),
         (["run", "--shifts", "nois"], ("shifts", "nois", "did you mean noise?", "half_subspace")),

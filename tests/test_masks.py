@@ -212,6 +212,14 @@ def test_plain_function_is_a_strategy_too(tmp_path):
         ("import nonsense_module", ("failed to import", "nonsense_module")),
         ("def f(q, k:", ("failed to import", "SyntaxError")),
         ("raise SystemExit(0)", ("failed to import", "SystemExit")),
+        (
+            "from minicl import strategy\n@strategy(positions='symetric')\ndef f(q, k): return k.is_label",
+            ("my.py: positions of mask f: got 'symetric' (did you mean symmetric?)",),
+        ),
+        (
+            "from minicl import strategy\n@strategy(position='none')\ndef f(q, k): return k.is_label",
+            ("my.py: settings of a mask: got 'position' (did you mean positions?)", "copies"),
+        ),
         ("def f(q, k):\n    raise SystemExit(0)", ("its predicate failed", "SystemExit")),
         ("def g(q, k):\n    return k.is_label", ("has no 'f'", "it has: g")),
         ("f = 3", ("int", "a function of (q, k) or (q, k, layer)")),
