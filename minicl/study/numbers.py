@@ -22,7 +22,7 @@ from minicl.store import WHOLE, Store, digest, slug
 from minicl.study.plan import ALL, SCALES, SHIFTS, SHOWN, Run, Scale
 
 Numbers = dict[str, Any]
-RESAMPLES_KEPT = 200  # resampled means that are kept of every curve, at two lengths, to compare curves by
+RESAMPLES_KEPT = 200  # resampled means that are kept of every curve, at three lengths, to compare curves by
 ORDERED = 256  # prompts that order sensitivity is measured on
 TIMED = tuple(mask for mask in ALL if mask != "deepset")
 KEPT = {"order": "order", "normed_probes": "probes", "window": "window"}  # measure → what a run's numbers call it
@@ -159,7 +159,7 @@ def measure(run: Run, scale: Scale, folder: Path) -> Numbers:
         results = Evaluation(folder, shifts, window=window, **settings).results()
         if len(results) < len(steps) * len(shifts):
             raise InputError(f"{folder}: one of its checkpoints cannot be measured; move the folder away to train anew")
-        return [_light(record, errors, (n, record["lengths"][-1])) for record, errors in results]
+        return [_light(record, errors, (n // 4, n, record["lengths"][-1])) for record, errors in results]
 
     kept = {run.early, *config.train.keep} if "steps" in run.measures else {run.early}
     numbers = {"curves": curves({run.late} | kept, ("none",))}
