@@ -83,7 +83,8 @@ class Evidence:
             if not records:
                 raise Missing(f"{run}, step {step}, shift {shift}{', window' if window else ''}")
             (record,) = records
-            n = {"training": record["trained_on"], "longest": record["lengths"][-1]}[where]
+            trained = record["trained_on"]
+            n = {"short": trained // 4, "training": trained, "longest": record["lengths"][-1]}[where]
             seeds.append(run.seed)
             means.append(record["mean"][record["lengths"].index(n)])
             resampled.append(record["resampled"][str(n)])
@@ -122,6 +123,12 @@ class Error:
         """The same, of some of the seeds."""
         rows = [self.seeds.tolist().index(seed) for seed in seeds]
         return Error(self.name, self.seeds[rows], self.means[rows], self.resampled[rows])
+
+    def constant(self, level: float) -> "Error":
+        """A level to compare it with, known without any doubt."""
+        return Error(
+            f"{level:g}", self.seeds, numpy.full_like(self.means, level), numpy.full_like(self.resampled, level)
+        )
 
     def record(self) -> dict[str, Any]:
         """Its mean over seeds, and each seed's."""
@@ -173,10 +180,11 @@ def every(judgements: Iterable[bool | None]) -> bool | None:
     return False if False in judgements else None if None in judgements else True
 
 
-def agree(seeds: Iterable[bool]) -> bool | None:
-    """What all seeds say, if they are at least two and agree; else None."""
-    seeds = list(seeds)
-    return seeds[0] if len(seeds) > 1 and len(set(seeds)) == 1 else None
+def below(values: Iterable[float], level: float) -> bool | None:
+    """Whether the mean over seeds is below a level: Student's interval says so, or says the opposite."""
+    values = numpy.asarray(list(values), dtype=float)
+    half = student(values)
+    return True if values.mean() + half < level else False if values.mean() - half > level else None
 
 
 def opposite(judgement: bool | None) -> bool | None:
@@ -185,15 +193,20 @@ def opposite(judgement: bool | None) -> bool | None:
 
 def ratio(a: Error, b: Error) -> Ratio:
     """a ÷ b, of the seeds that they share."""
-    seeds = [seed for seed in a.seeds.tolist() if seed in b.seeds]
-    if not seeds:
-        raise Missing(f"a seed that {a.name} and {b.name} share")
-    a, b = a.of(seeds), b.of(seeds)
+    a, b = _shared(a, b)
     logs = _log(a.means) - _log(b.means)
     prompts = numpy.exp(interval((_log(a.resampled) - _log(b.resampled)).mean(0)))
     half = student(logs)
     wide = (math.exp(logs.mean() - half), math.exp(logs.mean() + half)) if math.isfinite(half) else (0.0, math.inf)
     return Ratio((a.name, b.name), math.exp(logs.mean()), tuple(prompts.tolist()), wide, tuple(numpy.exp(logs)))
+
+
+def _shared(a, b):
+    """Both, of the seeds that they share."""
+    seeds = [seed for seed in a.seeds.tolist() if seed in b.seeds]
+    if not seeds:
+        raise Missing(f"a seed that {a.name} and {b.name} share")
+    return a.of(seeds), b.of(seeds)
 
 
 def _log(errors):
@@ -214,5 +227,5 @@ def within(a: Error, b: Error, factor: float) -> bool | None:
 
 
 def at_most(error: Error, level: float) -> bool | None:
-    """Whether an error is at most this in all seeds; False if it is above in all."""
-    return agree(bool(m <= level) for m in error.means)
+    """Whether an error is below a level, by both intervals; False if both are above it."""
+    return lower(error, error.constant(1.0), level)
