@@ -1,5 +1,6 @@
 """Pictures of who sees whom, token by token: masks, the path of a leak, attention maps. They read numbers only."""
 
+import textwrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,6 +12,7 @@ from minicl.checks import InputError
 from minicl.draw import BLACK, BLUE, GREEN, ORANGE, RED, Records, curve_panel, panels, run_names, without_members
 from minicl.plugins import short
 
+TITLE = 38  # letters that a title has room for
 LABELLED = 26  # tokens that can still be named one by one
 PRIME = "'"  # tells the copies of a token
 PALE = "#AAAAAA"
@@ -19,7 +21,8 @@ PALE = "#AAAAAA"
 def masks(records: Records) -> Figure:
     """Attention masks side by side: row sees column, coloured by what is seen; positions under the columns."""
     drawn = [(r, entry) for r in records for entry in r.get("by_layer") or [{"layers": None, "sees": r["sees"]}]]
-    figure, grid = panels(len(drawn), 3.6, 4.1, columns=4, margin=(0, 0.7))
+    more = max(_title(r, entry["layers"]).count("\n") for r, entry in drawn)  # lines of a long title
+    figure, grid = panels(len(drawn), 3.6, 4.1 + 0.2 * more, columns=4, margin=(0, 0.7))
     for axes, (record, entry) in zip(grid, drawn, strict=True):
         mask_panel(axes, record, entry["sees"], entry["layers"])
     mask_legend(figure, records)
@@ -78,13 +81,21 @@ def mask_panel(axes: Axes, record: dict[str, Any], sees: list[str], layers: str 
     """One mask, token by token; `layers` says which layers have it."""
     tokens, T = record["tokens"], len(record["tokens"])
     cells(axes, tokens, sees, edgecolors="white" if T <= LABELLED else "none", linewidth=0.7)
-    which = "" if layers is None else f", layer {layers}" if layers.isdigit() else f", layers {layers}"
-    positions = record["positions"].replace("none", "no")
     padding = 16 if record["copies"] > 1 else 6  # room for the names of the copies
-    axes.set_title(f"{short(record['mask'])}{which}: {positions} positions", fontsize=11, pad=padding)
+    axes.set_title(_title(record, layers), fontsize=11, pad=padding)
     token_axes(axes, tokens, record["copies"], record["position_ids"] or ["–"] * T)
     if T <= LABELLED:
         axes.set_xlabel("seen token, its position below" if record["position_ids"] else "seen token, no positions")
+
+
+def _title(record, layers):
+    """In several lines if it is long; a name breaks after its commas."""
+    which = "" if layers is None else f", layer {layers}" if layers.isdigit() else f", layers {layers}"
+    name, rest = short(record["mask"]), f"{which}: {record['positions'].replace('none', 'no')} positions"
+    if len(name + rest) <= TITLE:
+        return name + rest
+    lines = textwrap.wrap(name.replace(",", ", "), TITLE, break_on_hyphens=False)
+    return "\n".join([*(line.replace(", ", ",") for line in lines), rest.lstrip(",: ")])
 
 
 def token_axes(axes: Axes, tokens: list[str], copies: int, below: list | None = None) -> None:

@@ -1,13 +1,14 @@
 """Words and tables: lists on the command line, columns, durations."""
 
+import re
 from collections.abc import Sequence
 
 from minicl.checks import InputError
 
 
 def names(text: str) -> tuple[str, ...]:
-    """`a,b` as a tuple of names, each once."""
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    """`a,b` as a tuple of names, each once. A comma inside the name of a mask, as in `one:x-X,y-XY`, parts nothing."""
+    return tuple(dict.fromkeys(part.strip() for part in re.split(r",(?!\s*[xy][01]?-)", text) if part.strip()))
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

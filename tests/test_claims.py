@@ -151,9 +151,6 @@ class MadeUp:
     def of(self, name, task="linear"):
         return self.runs[name.removesuffix(", paper's objective")]
 
-    def names(self, task="linear"):
-        return list(self.runs)
-
     def curves(self, name, task="linear"):
         lengths = list(range(len(self.trees[name][0])))
         return {i: {"mean": m, "lengths": lengths, "trained_on": 8} for i, m in enumerate(self.trees[name])}

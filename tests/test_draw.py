@@ -9,7 +9,7 @@ import pytest
 from conftest import assert_one_line
 from matplotlib.colors import to_hex
 
-from minicl import draw, draw_masks, stats, train
+from minicl import audit, draw, draw_masks, stats, train
 from minicl.checks import InputError
 from minicl.study import pictures
 
@@ -210,6 +210,13 @@ def test_a_mask_that_sees_the_query_and_one_without_positions():
     first, second = draw_masks.masks([saicl, nope]).axes
     assert [row[4] for row in cells(first, 5)] == [4, 4, 4, 4, 3]
     assert second.get_title() == "mine: no positions" and second.get_xlabel() == "seen token, no positions"
+
+
+def test_a_long_name_of_a_mask_breaks_after_a_comma():
+    name = "two:x0-X0,y0-X0,x1-x0X0Y0,y1-x0X0y0Y0X1Y1"
+    axes, other = draw_masks.masks([audit(name), audit("boe")]).axes[:2]
+    assert axes.get_title() == "two:x0-X0,y0-X0,x1-x0X0Y0,\ny1-x0X0y0Y0X1Y1\nsymmetric positions"
+    assert other.get_title() == "boe: symmetric positions"
 
 
 def test_a_mask_that_differs_from_layer_to_layer_has_a_panel_for_each_group_of_layers():

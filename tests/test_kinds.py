@@ -147,6 +147,8 @@ def test_counts_and_masks_on_the_command_line(cli):
     assert "x1 sees itself; x0 and y0 of every other example." in shown and "no leak: yes" in shown
     record = json.loads(cli("search", "--show", "one:x-y", "--json").stdout)
     assert not record["no_leak"] and "y1 → x1" in record["counterexamples"]["no_leak"]
+    several = json.loads(cli("audit", "--masks", f"boe,{kinds.INVICL},one:x-X,y-XY", "--json").stdout)
+    assert [r["mask"] for r in several] == ["boe", kinds.INVICL, "one:x-X,y-XY"], "names with commas in a list"
     assert_one_line(cli("search"), "search", "--budget MINUTES", "--steps N")
     assert_one_line(cli("search", "--count", "--show", "one:"), "search", "one of them")
     assert_one_line(cli("search", "--show", "ar"), "mask", "ar")

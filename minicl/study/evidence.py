@@ -64,10 +64,6 @@ class Evidence:
             raise Missing(f"{task}, {name}")
         return [self.runs[task, name][seed] for seed in sorted(self.runs[task, name])]
 
-    def names(self, task: str = "linear") -> list[str]:
-        """The runs that there are on a task."""
-        return [name for of, name in self.runs if of == task]
-
     def error(
         self, name: str, when: str | int, where: str, shift: str = "none", task: str = "linear", window: bool = False
     ) -> "Error":
