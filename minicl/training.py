@@ -336,7 +336,7 @@ def _greeting(config, model):
     task, mask = plugins.short(config.data.task), plugins.short(config.model.mask)
     parameters = sum(p.numel() for p in model.parameters())
     what = "a set encoder" if config.model.architecture == "deepset" else f"mask {mask}"
-    on = "context and query predictions" if config.on_context else "query predictions only"
+    on = "context and query predictions" if config.on_context else f"query predictions only{_why_not(config)}"
     text = f"{task}, {what}, {parameters:,} parameters, trained on {on}"
     if config.on_context and config.leaks:
         text += (
@@ -344,6 +344,14 @@ def _greeting(config, model):
             " is partly copying; --loss query trains only on queries"
         )
     return text
+
+
+def _why_not(config):
+    """Why context predictions are no good to train on; nothing if they are."""
+    depends = config.dependencies()
+    if depends.leaks:
+        return ": a context prediction could see its own label"
+    return "" if depends.informed else ": a context prediction hears of no other example's label"
 
 
 def add_arguments(parser):

@@ -110,7 +110,11 @@ def test_updates_are_compiled_and_nothing_else(monkeypatch):
 def test_a_mask_that_leaks_trains_on_queries_unless_told_otherwise(cli):
     quiet = cli("train", *flags(mask="prefix", steps=1), "--out", "a")
     told = cli("train", *flags(mask="prefix", loss="all", steps=1), "--out", "b")
-    assert "trained on query predictions only" in quiet.stderr and "note:" not in quiet.stderr
+    deaf = cli("train", *flags(mask="pfn", steps=1), "--out", "c")
+    chosen = cli("train", *flags(mask="ar", loss="query", steps=1), "--out", "d")
+    assert "query predictions only: a context prediction could see its own label" in quiet.stderr
+    assert "query predictions only: a context prediction hears of no other" in deaf.stderr
+    assert "query predictions only\n" in chosen.stderr and "note:" not in quiet.stderr + chosen.stderr
     assert told.stderr.count("can see its own label") == 1
 
 
