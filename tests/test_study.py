@@ -116,6 +116,15 @@ def test_a_second_call_only_redraws_and_answers(whole, cli):
     assert rows == ["ar", "invicl", "ar", "invicl"], "a row for each mask at both lengths"
 
 
+def test_what_is_there_is_drawn_without_training(whole, tmp_path, cli):
+    shutil.copytree(whole / "out" / "numbers", tmp_path / "out" / "numbers")
+    before = numbers(tmp_path)
+    result = cli("study", "--only", "6,7", "--draw", *folders(tmp_path))
+    assert result.returncode == 0 and "runs in" not in result.stderr and numbers(tmp_path) == before
+    drawn = {f.name for f in (tmp_path / "out").iterdir() if f.is_file()}
+    assert drawn == {"figure6.png", "figure7.png", "claims.md"} and not list((tmp_path / "runs").glob("*/"))
+
+
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     """A mask in a file."""

@@ -13,7 +13,7 @@ COMPARED = ("ar", "nope", "prefix", "boe", "pfn", "invicl")  # in the main figur
 LEARN = ("ar", "nope", "boe", "pfn", "invicl")  # those that learn: they have the most seeds
 ALL = (*COMPARED, "prefix_others", "saicl", "batchicl", "deepset")
 SHOWN = ("ar", "invicl", "pfn")  # whose trained models stay with the numbers, for demonstrations
-AR_BEYOND = "ar+rotary"  # ar with positions that extrapolate: those that are best in figure 15 of scale study
+AR_BEYOND = "ar+random"  # ar with the positions that extrapolate best in figure 15 of scale study
 ON_QUERIES = 16  # queries in each prompt where only queries are trained on: about as many terms as the others' losses
 
 Batch = tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]  # tasks, names and seeds: seed by seed, all of them

@@ -175,6 +175,7 @@ def add_arguments(parser):
     instead.add_argument(
         "--dry-run", action="store_true", help="print the plan: what is done, what is missing, how long"
     )
+    instead.add_argument("--draw", action="store_true", help="train nothing: draw and judge from the numbers there are")
     text = "print one command for each missing run, to be run by any number of workers on one folder"
     instead.add_argument("--commands", action="store_true", help=text)
     instead.add_argument("--run", metavar="TASK,NAME,SEED", help="make this run only, and draw nothing")
@@ -209,6 +210,8 @@ def run(args):
         check(not args.json, "commands", "--commands with --json", "one of them")
         print("".join(f"{command_of(shelf, args.scale, r)}\n" for r in missing), end="")
         return 0
+    if args.draw:
+        missing = []
     estimate = estimator(shelf, runs) if missing else lambda run: 0.0
     plan = [_state(shelf, r, estimate, {n: allowed[n] for n in numbers}) for r in runs]
     if args.json and args.dry_run:
