@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -170,10 +171,21 @@ def curves(records: Records) -> Figure:
         when = _when(step, steps[key])
         axes.set_title(f"{task}{dims}{'' if shift == 'none' else f', {shift}'}, {when}", fontsize=10)
     entries = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    place = {"loc": "outside lower center", "ncols": 3 * min(columns, len(lines)), "fontsize": 8, "frameon": False}
     names = _legend_names([r for panel in lines.values() for r in panel])
-    figure.legend(entries.values(), [names.get(e, e) for e in entries], title=bands(shown), title_fontsize=8, **place)
+    place = {"loc": "outside lower center", "fontsize": 8, "frameon": False}
+    place |= {"title": bands(shown), "title_fontsize": 8}
+    _fitting_legend(figure, entries.values(), [names.get(e, e) for e in entries], 3 * min(columns, len(lines)), place)
     return figure
+
+
+def _fitting_legend(figure, lines, names, columns, place):
+    """A legend in at most so many columns, and no wider than the picture."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    for count in range(columns, 0, -1):
+        legend = figure.legend(lines, names, ncols=count, **place)
+        if count == 1 or legend.get_window_extent(renderer).width < figure.bbox.width:
+            return
+        legend.remove()
 
 
 def _when(step, steps):
@@ -186,8 +198,11 @@ def _when(step, steps):
 
 
 def _legend_names(lines: Records) -> dict[str, str]:
-    """What the legend calls baselines: an error of 0 is below every axis, so it is said in words."""
+    """What the legend says more: the number of seeds, and where a baseline's error of 0 is below every axis."""
     names = {}
+    for method in {r["method"] for r in lines if r.get("over")}:
+        counts = {len(r["runs"]) for r in lines if r["method"] == method and r.get("over")}
+        names[method] = f"{method}, {'–'.join(str(n) for n in sorted({min(counts), max(counts)}))} seeds"
     for method in {r["method"] for r in lines if r["step"] is None}:
         mine = [zip(r["lengths"], r["mean"], strict=True) for r in lines if r["method"] == method]
         first = [next((n for n, mean in pairs if mean < EXACT), None) for pairs in mine]
@@ -227,9 +242,8 @@ def curve_panel(axes: Axes, lines: Records, methods: Collection[str], scale: Rec
             continue
         colour, marker = look(r["method"], methods)
         every = max(1, len(r["lengths"]) // 8)
-        seeds = f", {len(r['runs'])} seeds" if r.get("over") else ""
         points = {"marker": marker, "markevery": every, "markersize": 4}
-        axes.plot(r["lengths"], positive, color=colour, label=r["method"] + seeds, **points)
+        axes.plot(r["lengths"], positive, color=colour, label=r["method"], **points)
         axes.fill_between(r["lengths"], r["low"], r["high"], color=colour, alpha=0.2, linewidth=0)
     longest = max(n for r in lines for n in r["lengths"])
     for n in {r["trained_on"] for r in lines if r.get("trained_on", longest + 1) <= longest}:

@@ -1,5 +1,6 @@
 """Pictures: each is drawn from JSON only, and shows the numbers that it was given."""
 
+import io
 import json
 import runpy
 import sys
@@ -145,9 +146,19 @@ def test_a_control_has_its_strategy_s_colour_if_it_stands_alone():
 def test_seeds_are_one_line_with_their_range():
     records = [MODEL, MODEL | {"run": "s"}, GROUP]
     (axes,) = draw.curves(records).axes
-    assert lines_of(axes)["invicl, 2 seeds"].get_ydata().tolist() == [1.0, 0.3, 0.03]
-    assert "invicl" not in lines_of(axes)
+    assert lines_of(axes)["invicl"].get_ydata().tolist() == [1.0, 0.3, 0.03]
     assert [lines_of(a)["invicl"].get_ydata().tolist() for a in draw.steps(records).axes] == [[0.3], [0.03]]
+
+
+def test_the_legend_says_how_many_seeds_and_stays_inside_the_picture():
+    more = GROUP | {"runs": ["a", "b", "c"], "task": "noisy_linear"}
+    names = [f"a strategy with a long name {i}" for i in range(7)]
+    figure = draw.curves([GROUP, more, *(MODEL | {"run": name, "method": name} for name in names)])
+    (legend,) = figure.legends
+    assert legend.get_texts()[0].get_text() == "invicl, 2–3 seeds"
+    figure.savefig(io.BytesIO(), dpi="figure")
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and len(legend.get_texts()) == 8
 
 
 def test_the_legend_says_what_the_bands_are(monkeypatch):
