@@ -1,12 +1,10 @@
 """Where a run is computed: its device, the processes of `torchrun` that share it, and the signals that stop it."""
 
 import contextlib
-import ctypes
 import dataclasses
 import gc
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
@@ -20,8 +18,6 @@ from minicl import runs
 from minicl.checks import InputError, check
 from minicl.config import Config
 from minicl.linear import faster
-
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of options in glibc's malloc.h
 
 
 def auto_device() -> str:
@@ -55,13 +51,6 @@ def use_threads(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def keep_memory() -> None:
-    """Let glibc keep the memory that a step frees for the next one, not return it and take it anew page by page."""
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(MMAP_THRESHOLD, 2**30)
-        libc.mallopt(TRIM_THRESHOLD, 2**31 - 1)
 
 
 @contextlib.contextmanager
@@ -98,7 +87,6 @@ class Devices:
     @contextlib.contextmanager
     def joined(self) -> Iterator[None]:
         """Compute with the threads that were asked for, and part from the other processes at the end."""
-        keep_memory()
         with use_threads(self.threads):
             if self.world == 1:
                 yield

@@ -179,11 +179,11 @@ def curves(records: Records) -> Figure:
 
 
 def _fitting_legend(figure, lines, names, columns, place):
-    """A legend in at most so many columns, and no wider than the picture."""
+    """A legend in as few rows as fit: of at most so many columns, and no wider than the picture."""
     renderer = FigureCanvasAgg(figure).get_renderer()
-    for count in range(columns, 0, -1):
-        legend = figure.legend(lines, names, ncols=count, **place)
-        if count == 1 or legend.get_window_extent(renderer).width < figure.bbox.width:
+    for rows in range(-(-len(names) // columns), len(names) + 1):
+        legend = figure.legend(lines, names, ncols=-(-len(names) // rows), **place)
+        if rows == len(names) or legend.get_window_extent(renderer).width < figure.bbox.width:
             return
         legend.remove()
 

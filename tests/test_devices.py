@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 
@@ -41,34 +40,12 @@ finally:
 sys.exit(status)
 """
 
-FAULTS = """
-import resource, sys, torch
-from minicl.devices import keep_memory
-
-if "keep" in sys.argv:
-    keep_memory()
-faults = []
-for _ in range(40):
-    torch.ones(2**24)
-    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-print(faults[-1] - faults[20])
-"""
-
 
 def test_find_device():
     assert find_device("cpu") == torch.device("cpu")
     for name in ("tpu", "cuda:99", "meta", ""):
         with pytest.raises(InputError, match=f"device: got '{name}', allowed: auto, cpu"):
             find_device(name)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="an option of glibc")
-def test_memory_is_kept_for_the_next_step():
-    anew, kept = (
-        int(subprocess.run([sys.executable, "-c", FAULTS, word], check=True, capture_output=True, text=True).stdout)
-        for word in ("return", "keep")
-    )
-    assert kept < anew / 10
 
 
 def test_threads_are_put_back():
