@@ -260,5 +260,6 @@ def test_error_against_cost(shelf):
     last, ends = kept["training"][-1], [axes.lines[0].get_xydata()[-1] for axes in picture.axes]
     error = list(last["error"].values())[-1]
     spent = sum(flops(run.config, prompt_size(run.config, step)[0]) for step in range(run.late))
-    (seconds,) = (json.loads(f.read_text())["result"]["pfn"] for f in shelf.out.glob("numbers/training-steps-*.json"))
+    timed = [json.loads(f.read_text())["result"] for f in shelf.out.glob("numbers/training-steps-*.json")]
+    (seconds,) = (result["pfn"] for result in timed if set(result) == {"pfn"})  # other tests time more masks
     assert ends[0] == pytest.approx([run.late * seconds / 3600, error]) and ends[1] == pytest.approx([spent, error])
