@@ -141,21 +141,23 @@ def _together(seconds, jobs):
 
 
 def estimator(shelf: Shelf, runs: Sequence[Run]) -> Callable[[Run], float]:
-    """A function run → about how many seconds it still takes: from its other seeds, or by its arithmetic."""
+    """A function run → about how many seconds it still takes: its arithmetic, at the usual speed of the runs so far.
 
-    def whole(config):
-        return config.train.steps * mean_flops(config, 20)
+    Usual is the median: some runs waited for other work, or were made on another machine.
+    """
 
-    known = {(run.task, run.name): numbers["seconds"] for run in runs if (numbers := shelf.read(run))}
-    rates = [known[run.task, run.name] / whole(run.config) for run in runs if (run.task, run.name) in known]
+    def whole(run):
+        return run.config.train.steps * mean_flops(run.config, 20)
+
+    rates = [numbers["seconds"] / whole(run) for run in runs if (numbers := shelf.read(run))]
     if not rates:
         config = runs[0].config
-        rates = [dry_run(Training(config, Devices(config.machine, config.train.batch_size)))["seconds"] / whole(config)]
+        training = Training(config, Devices(config.machine, config.train.batch_size))
+        rates = [dry_run(training)["seconds"] / whole(runs[0])]
     rate = statistics.median(rates)
 
     def estimate(run):
-        left = 1 - shelf.step(run) / run.config.train.steps
-        return known.get((run.task, run.name), rate * whole(run.config)) * left
+        return rate * whole(run) * (1 - shelf.step(run) / run.late)
 
     return estimate
 
