@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from minicl.checkpoint import write_atomically
 from minicl.checks import InputError, check, choose
 from minicl.plugins import short
-from minicl.stats import percent
+from minicl.stats import ROUNDING, percent
 
 Records = list[dict[str, Any]]
 
@@ -45,8 +45,7 @@ BASELINES = {
     "knn": ("#888888", (0, (1, 2))),
 }
 ERROR = "squared error ÷ that of answering 0"
-ROUNDING = 1e-5  # a spread over orders below this is rounding: the order has no effect
-EXACT = 1e-9  # so is an error below this
+EXACT = 1e-9  # an error below this is rounding
 
 
 def check_ending(path: str | Path) -> None:
@@ -299,7 +298,7 @@ def _prompt_panel(axes, r, name, methods):
     shift = "" if r["shift"] == "none" else f", {r['shift']}"
     only = "only " if r["examples"] > r["trained_on"] else ""
     axes.set_title(f"{name}{shift}: {r['examples']} examples (trained on {only}{r['trained_on']})", fontsize=10)
-    moved = "less than 0.00001" if r["moved"] < 1e-5 else f"up to {r['moved']:.2g}"
+    moved = f"less than {ROUNDING}" if r["moved"] < ROUNDING else f"up to {r['moved']:.2g}"
     place = {"xycoords": "axes fraction", "ha": "center", "va": "bottom", "fontsize": 8}
     axes.annotate(f"shuffled, it moves by {moved}", (0.5, 0.02), **place)
     axes.set(xlabel="x", ylabel="y")

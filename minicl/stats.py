@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 INTERVAL = 0.90  # what an interval over prompts covers
 RESAMPLES = 1000
+ROUNDING = 1e-4  # a spread over orders below it, in units of y's scale, is rounding: the order has no effect
 VERSION = 1  # of what is computed: a change of it makes old results unread, not wrong
 
 

@@ -278,7 +278,7 @@ def test_a_prompt_shows_points_curve_and_shuffles():
     assert legend == ["what the model predicts", "the same examples in 2 other orders", "optimal", "examples"]
     assert first.texts[0].get_text() == "shuffled, it moves by up to 0.3"
     still, again = draw.prompt([ar | {"moved": 1e-6}, ar | {"run": "x/c"}]).axes
-    assert still.texts[0].get_text() == "shuffled, it moves by less than 0.00001"
+    assert still.texts[0].get_text() == "shuffled, it moves by less than 0.0001"
     assert again.get_title() == "c, step 5: 2 examples (trained on 2)", "two runs of one method"
 
 

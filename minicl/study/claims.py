@@ -74,7 +74,8 @@ PAPER = (
         "Beyond the training length, InvICL > AR > Prefix ≈ NoPE > BoE.",
         "Synthetic Scenario, second bullet",
         1,
-        f"At 2.5 times the training length, an error is lower if {LOWER}; two are about the same if the ratio is "
+        "In the sentence > means that an error is lower. At 2.5 times the training length it is, if "
+        f"{LOWER}; two are about the same if the ratio is "
         f"within a factor of {USUAL.close:g}, by both. Prefix may have symmetric or absolute positions, as in claim 2.",
         rules.order_beyond_the_training_length,
         f"{INTERVALS} Until 2026-11-19 prefix had symmetric positions only.",
@@ -136,8 +137,9 @@ PAPER = (
         "InvICL's probes are close to the model at all four layers; of AR's, only the last is.",
         "Linear Probing experiments",
         6,
-        "At the training length the error of a linear probe of the normalised state is within a factor of "
-        f"{USUAL.close:g} of the model's own, or beyond it, {SEEDS}.",
+        f"At the training length the error of a linear probe of the normalised state is at most {USUAL.close:g} times "
+        "the model's own after all four of InvICL's layers and after AR's last, and more than that after AR's others, "
+        f"{SEEDS}. Both are measured on the prompts that test the probes: the model's error is not that of figure 1.",
         rules.invicl_knows_in_the_middle,
         f"Until 2026-11-18 states were probed before the norm that the model itself reads them through. {STUDENT}",
     ),
@@ -192,9 +194,12 @@ OWN = (
         "minicl",
         15,
         f"At 2.5 times the training length: under one mask, other positions than absolute ones make the error "
-        f"{USUAL.far:g} times lower, for AR's mask and for InvICL's; and with positions that extrapolate, the worst of "
+        f"{USUAL.far:g} times lower, for AR's mask (none, random or rotary ones: one is enough) and for InvICL's; and "
+        "with positions that extrapolate, the worst of "
         f"NoPE, BoE, pfn and InvICL is within a factor of {USUAL.far:g} of the best ({LOWER}).",
         rules.positions_decide,
+        "Until 2026-11-19 the best of AR's three others stood for them, chosen by the numbers that it was then "
+        "compared by, and the part was not decided; two seeds of these controls had been seen.",
     ),
     Claim(
         "What InvICL gains from is the loss on every example, not the mask.",
@@ -274,8 +279,9 @@ def report(numbers: Evidence, beside: tuple[str, Evidence] | None = None) -> str
         "lettered ones minicl's own. Errors are normalised (1 is that of answering 0): mean over seeds, and range. "
         f"Ratios: geometric mean over seeds, with two {percent()} intervals: paired over prompts, and Student's over "
         "seeds. The range of three seeds is not an interval: a fourth lies outside of it half of the time. Rules were "
-        "committed before the runs that they judge; what was changed in one is said there. A verdict in brackets is "
-        "what it would be with all thresholds halved and doubled (of a factor: its square root and its square).\n",
+        "committed before the first runs that they judge. Some were changed later: each says when, why, and what had "
+        "been seen by then. A verdict in brackets is what it would be with all thresholds halved and doubled (of a "
+        "factor: its square root and its square).\n",
         *rows,
         *([] if beside is None else [_both(beside[0], [(v, others[n]) for n, _, v in judged])]),
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy
 
-from minicl.stats import interval, student
+from minicl.stats import ROUNDING, interval, student
 from minicl.study.numbers import Shelf
 from minicl.study.plan import Run
 
@@ -20,7 +20,7 @@ class Thresholds:
     """What the rules call good, close and so on. Levels are errors; the others are factors."""
 
     good: float = 0.1  # an error of at most this is good: a tenth of that of answering 0
-    same: float = 1e-4  # a spread over orders below it, in units of y's root mean square, is rounding
+    same: float = ROUNDING
     close: float = 2.0  # within this factor, two errors are about the same
     far: float = 4.0  # beyond this factor, they are far apart
     stays: float = 1.25  # within this factor of its least value, an error has not risen again
@@ -150,11 +150,15 @@ class Ratio:
         return {"middle": self.middle, "over_prompts": list(self.prompts), "over_seeds": wide}
 
     def __str__(self):
-        a, b = self.names
+        return f"{self.names[0]} ÷ {self.names[1]} {self.text}"
+
+    @property
+    def text(self) -> str:
+        """The numbers, without the names."""
         low, high = map(three, self.prompts)
         each, count = ", ".join(map(three, self.seeds)), len(self.seeds)
         wide = "" if count == 1 else f"; over seeds {'–'.join(map(three, self.over_seeds))}"
-        return f"{a} ÷ {b} {three(self.middle)} (over prompts {low}–{high}{wide}; each seed: {each})"
+        return f"{three(self.middle)} (over prompts {low}–{high}{wide}; each seed: {each})"
 
 
 def spread(values: Iterable[float]) -> str:

@@ -57,7 +57,9 @@ def _lower(what: str, a: Error, b: Error, than: float = 1.0) -> Part:
 
 def _at_most(what: str, error: Error, level: float, expected: bool = True) -> Part:
     said = at_most(error, level)
-    return Part(what, said if expected else opposite(said), f"{error}; {ratio(error, error.constant(1.0))}")
+    return Part(
+        what, said if expected else opposite(said), f"{error}; geometric mean {ratio(error, error.constant(1.0)).text}"
+    )
 
 
 def only_invicl_is_good_early(numbers, t):
@@ -183,7 +185,7 @@ def invicl_knows_in_the_middle(numbers, t):
             expected = name == "invicl" or layer == layers[-1]
             said = below((math.log(probed[layer] / own) for own, probed in rows), math.log(t.close))
             text = ", ".join(f"{three(probed[layer])} (the model {three(own)})" for own, probed in rows)
-            what = f"{name}, layer {layer}: {'about as good as' if expected else 'worse than'} the model"
+            what = f"{name}, layer {layer}: {'within' if expected else 'beyond'} a factor of {t.close:.3g} of the model"
             parts.append(Part(what, said if expected else opposite(said), text))
     return parts
 
@@ -243,8 +245,8 @@ def positions_decide(numbers, t):
     parts = []
     for absolute, others in (("ar", ("nope", "ar+random", "ar+rotary")), ("invicl+absolute", ("invicl",))):
         error = numbers.error(absolute, "late", "longest")
-        best = min((numbers.error(o, "late", "longest") for o in others), key=lambda e: e.means.mean())
-        parts.append(_lower(f"{best.name} is far better than {absolute}, under the same mask", best, error, 1 / t.far))
+        better = (numbers.error(other, "late", "longest") for other in others)
+        parts.append(_either([_lower(f"{e.name} is far better than {absolute}", e, error, 1 / t.far) for e in better]))
     errors = sorted((numbers.error(m, "late", "longest") for m in EXTRAPOLATING), key=lambda e: e.means.mean())
     text = f"{', '.join(map(str, errors))}; {ratio(errors[-1], errors[0])}"
     what = "with positions that extrapolate, the worst mask is not far from the best"
@@ -255,8 +257,17 @@ def the_dense_loss_is_what_helps(numbers, t):
     parts = []
     for where in ("training", "longest"):
         dense, alone, pfn = (numbers.error(m, "late", where) for m in ("invicl", "invicl, queries only", "pfn"))
-        parts.append(_lower(f"{where} length: invicl without it has over twice the error", dense, alone, 1 / t.close))
-        parts.append(_lower(f"{where} length: without it, invicl is no better than pfn", pfn, alone, t.slack))
+        parts.append(
+            _lower(
+                f"{where} length: trained on queries only, invicl has over {t.close:.3g} times the error",
+                dense,
+                alone,
+                1 / t.close,
+            )
+        )
+        parts.append(
+            _lower(f"{where} length: trained on queries only, invicl is no better than pfn", pfn, alone, t.slack)
+        )
     return parts
 
 
