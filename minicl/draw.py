@@ -123,6 +123,11 @@ def look(method: str, others: Collection[str]) -> tuple[str, str]:
     return SPARE[spare.index(method) % len(SPARE)]
 
 
+def seed_count(count: int) -> str:
+    """1 seed, 2 seeds."""
+    return f"{count} seed{'' if count == 1 else 's'}"
+
+
 def run_names(records: Records) -> dict[tuple[str, int], str]:
     """{(run, step): its name in titles}: the method's, or the folder's and the step where several share a method."""
     methods = {(r["run"], r["step"]): r["method"] for r in records}
@@ -141,9 +146,9 @@ def without_members(records: Records) -> Records:
     return [r for r in records if r["run"] not in averaged]
 
 
-def mark_training_length(axes: Axes, n: int) -> None:
+def mark_training_length(axes: Axes, n: int, **line) -> None:
     """A dotted line at the number of examples in the training prompts."""
-    axes.axvline(n, color="#999999", linewidth=0.8, linestyle=":")
+    axes.axvline(n, color="#999999", linewidth=0.8, linestyle=":", **line)
 
 
 def curves(records: Records) -> Figure:
@@ -172,7 +177,8 @@ def curves(records: Records) -> Figure:
     entries = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     names = _legend_names([r for panel in lines.values() for r in panel])
     place = {"loc": "outside lower center", "fontsize": 8, "frameon": False}
-    place |= {"title": bands(shown), "title_fontsize": 8}
+    shared = "; all curves of a panel are of the same prompts: a peak that they share is a hard one"
+    place |= {"title": bands(shown) + shared * (len(methods) > 1), "title_fontsize": 8}
     _fitting_legend(figure, entries.values(), [names.get(e, e) for e in entries], 3 * min(columns, len(lines)), place)
     return figure
 
@@ -252,7 +258,7 @@ def curve_panel(axes: Axes, lines: Records, methods: Collection[str], scale: Rec
     # The models set the scale: a baseline that is exact, or blows up, would leave them no room.
     models = [r for r in scale if r["step"] is not None]
     values, high = [v for r in models for v in r["mean"]], max(v for r in models for v in r["high"])
-    if max(values) > 10 * min(values):
+    if max(values) > 5 * min(values):
         axes.set_yscale("log")
         axes.set_ylim(max(min(values) / 8, 1e-6), high * 2)
     else:
@@ -309,7 +315,8 @@ def steps(records: Records) -> Figure:
     lines = [r for r in records if r["step"] is not None and r["shift"] == "none"]
     chosen = sorted({n for r in lines for n in (r["trained_on"], max(r["lengths"]))})
     methods = {r["method"] for r in lines}
-    figure, grid = panels(len(chosen), 4.6, 3.7)
+    names = _legend_names(lines)
+    figure, grid = panels(len(chosen), 4.6, 3.7, sharey=True)
     for axes, n in zip(grid, chosen, strict=True):
         for method in sorted(methods):
             mine = [r for r in lines if r["method"] == method and n in r["lengths"]]
@@ -320,7 +327,7 @@ def steps(records: Records) -> Figure:
                 x = [r["step"] for r in points]
                 mean, low, high = ([r[k][i] for r, i in zip(points, at, strict=True)] for k in ("mean", "low", "high"))
                 colour, marker = look(method, methods)
-                axes.plot(x, mean, color=colour, marker=marker, markersize=4, label=method)
+                axes.plot(x, mean, color=colour, marker=marker, markersize=4, label=names.get(method, method))
                 axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.set(yscale="log", xlabel="training step", ylabel=ERROR)
         axes.set_title(f"{n} examples", fontsize=10)
@@ -351,7 +358,8 @@ def training(records: Records) -> Figure:
             steps = sorted(set.intersection(*map(set, errors)))  # some seeds may have come further
             values = [[seed[step] for seed in errors] for step in steps]
             means = [sum(e) / len(e) for e in values]
-            axes.plot(steps, means, linestyle=style, color=colour, linewidth=1.2, label=method)
+            label = f"{method}, {seed_count(len(seeds))}" if len(seeds) > 1 else method
+            axes.plot(steps, means, linestyle=style, color=colour, linewidth=1.2, label=label)
             axes.fill_between(steps, list(map(min, values)), list(map(max, values)), color=colour, alpha=0.2, lw=0)
     for axes, title in zip(grid, titles, strict=True):
         axes.set(yscale="log", xlabel="training step")
@@ -374,7 +382,7 @@ def race(records: Records, curve_records: Records) -> Figure:
         style = {"color": look(name, methods)[0], "linewidth": 1}
         for kind, line, words in (("recipe", "-", ""), ("reference", "--", ", recipe of 2022")):
             begun = [curve for curve in r[f"{kind}_curves"] if curve]
-            label = f"{name}{words}, {len(begun)} seed{'' if len(begun) == 1 else 's'}"
+            label = f"{name}{words}, {seed_count(len(begun))}"
             for i, curve in enumerate(begun):
                 seconds, errors, _ = zip(*curve, strict=True)
                 left.plot(seconds, errors, linestyle=line, label=None if i else label, **style)

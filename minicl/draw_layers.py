@@ -12,7 +12,7 @@ def probes(records: Records) -> Figure:
     """Probe error against examples: one panel per run, one line per layer, the model and the controls beside them."""
     runs = list(dict.fromkeys(r["run"] for r in records))
     shades = ["#C6DBEF", "#6BAED6", "#2171B5", "#08306B"]
-    figure, grid = panels(len(runs), 4.8, 4, sharey=True)
+    figure, grid = panels(len(runs), 4.8, 4, margin=(0.4, 0.4), sharey=True)
     for axes, run in zip(grid, runs, strict=True):
         mine = [r for r in records if r["run"] == run]
         layers = sorted({r["layer"] for r in mine if r["layer"] is not None})
@@ -25,12 +25,18 @@ def probes(records: Records) -> Figure:
             shade = shades[round(i * (len(shades) - 1) / max(1, len(layers) - 1))]
             line("target", layer, color=shade, marker="os^D"[i % 4], markersize=3.5, label=f"layer {layer}")
         line("model", None, color=RED, linewidth=1.2, linestyle="--", label="the model")
-        line("untrained", layers[-1], color="#777777", linestyle=":", label=f"untrained, layer {layers[-1]}")
-        line("shuffled", layers[-1], color="#777777", linestyle="-.", label=f"shuffled, layer {layers[-1]}")
-        mark_training_length(axes, mine[0]["trained_on"])
+        line("untrained", layers[-1], color="#CCCCCC", linewidth=4, label=f"untrained, layer {layers[-1]}")
+        line(
+            "shuffled", layers[-1], color="#444444", linewidth=1, linestyle="-.", label=f"shuffled, layer {layers[-1]}"
+        )
+        mark_training_length(axes, mine[0]["trained_on"], label="trained to")
         axes.set(yscale="log", xlabel="examples in the prompt", ylabel=ERROR)
         axes.set_title(f"{mine[0]['method']} ({Path(run).name})", fontsize=10)
-        axes.legend(fontsize=7, frameon=False)
+    lines, names = grid[0].get_legend_handles_labels()
+    figure.legend(
+        lines, names, loc="outside lower center", ncols=min(4 * len(runs), len(names)), fontsize=8, frameon=False
+    )
+    figure.suptitle("on the prompts that test the probes", fontsize=9)
     return figure
 
 
@@ -53,7 +59,7 @@ def theory(records: Records) -> Figure:
                 axes.plot(r["layers"], r["optimiser_distance"], ":", color=colour, label=f"{name} as stated")
         axes.set(yscale="log", xlabel="layer", ylim=(lowest / 1.3, 3))
         axes.set_title(rf"$\eta = {rate:g}/\lambda_{{\max}}$", fontsize=10)
-    grid[0].set_ylabel("distance to w ÷ |w|")
+    grid[0].set_ylabel("|w − w*| ÷ |w*|, w* the true weights")
     grid[0].legend(fontsize=8, frameon=False, loc="lower left")
     return figure
 

@@ -35,10 +35,10 @@ def front(records: Records) -> Figure:
     figure, grid = panels(len(seen) + 1, 3.5, 3.4, margin=(0, 0.5))
     for axes, record in zip(grid, seen, strict=False):
         mask_panel(axes, record, record["sees"], None)
-        axes.set_title(short(record["mask"]), fontsize=12, pad=16 if record["copies"] > 1 else 6)
-        axes.set(xlabel="", ylabel="")
+        if axes is not grid[0]:
+            axes.set_ylabel("")
     curve_panel(grid[-1], lines, {r["method"] for r in lines}, scale=lines)
-    grid[-1].set_title(f"error: {short(lines[0]['task'])} functions", fontsize=12)
+    grid[-1].set_title(f"error: {short(lines[0]['task'])} functions", fontsize=11)
     grid[-1].legend(fontsize=9, frameon=False)
     mask_legend(figure, seen)
     return figure

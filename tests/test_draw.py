@@ -147,7 +147,7 @@ def test_seeds_are_one_line_with_their_range():
     records = [MODEL, MODEL | {"run": "s"}, GROUP]
     (axes,) = draw.curves(records).axes
     assert lines_of(axes)["invicl"].get_ydata().tolist() == [1.0, 0.3, 0.03]
-    assert [lines_of(a)["invicl"].get_ydata().tolist() for a in draw.steps(records).axes] == [[0.3], [0.03]]
+    assert [lines_of(a)["invicl, 2 seeds"].get_ydata().tolist() for a in draw.steps(records).axes] == [[0.3], [0.03]]
 
 
 def test_the_legend_says_how_many_seeds_and_stays_inside_the_picture():
@@ -356,7 +356,7 @@ def test_variants_are_rows_with_a_mark_for_every_seed():
     assert [t.get_text() for t in short.get_yticklabels()] == ["ar", "ar+×2", "mine, 4 queries"]
     colours = [to_hex(line.get_color()) for line in short.get_lines()]
     assert colours[:3] == [draw.ORANGE.lower()] * 3 and colours[3] != colours[0]
-    assert (short.get_xscale(), long.get_xscale()) == ("log", "linear")
+    assert (short.get_xscale(), long.get_xscale()) == ("log", "log")
     assert spread.get_xlabel() == "spread over orders ÷ scale of y"
     assert len(pictures.variants([records[0] | {"spread": None}, *records[1:]]).axes) == 2
 
@@ -369,10 +369,10 @@ def test_training_shows_mean_and_range_over_seeds():
     records = [run("ar", 1.0, 0.5), run("ar", 3.0, 1.5), run("ar+×2", 1.0, 0.1), run("a/my.py:mine", 1.0, 0.2)]
     first, second = draw.training(records).axes
     assert [first.get_title(), second.get_title()] == ["linear, ar", "linear, mine"]
-    assert lines_of(first)["ar"].get_ydata().tolist() == [2.0, 1.0]
+    assert lines_of(first)["ar, 2 seeds"].get_ydata().tolist() == [2.0, 1.0]
     band = first.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (0.5, 3.0)
-    assert set(lines_of(first)) == {"ar", "ar+×2"} and set(lines_of(second)) == {"mine"}
+    assert set(lines_of(first)) == {"ar, 2 seeds", "ar+×2"} and set(lines_of(second)) == {"mine"}
 
 
 def test_strategies_without_variants_share_a_panel():

@@ -195,7 +195,7 @@ def test_scale_d20_makes_whole_figures_one_after_the_other():
     more = dataclasses.replace(scale, extra=(found,))
     planned = [(r.task, r.name, r.seed) for r in make_runs(more, figures(more))]
     assert planned == list(more.planned()) and planned[15:18] == [("linear", found, seed) for seed in range(3)]
-    assert {n for n, f in figures(more).items() if ("linear", found) in f.runs} == {1, 3, 4, 5, 6, 11, 12, 17}
+    assert {n for n, f in figures(more).items() if ("linear", found) in f.runs} == {1, 3, 4, 5, 6, 11, 12, 13, 17}
     assert make_run(more, "linear", found, 0).measures == runs[0].measures
     own = ["ar", "my.py:window"]
     assert ("sparse_linear", own[1]) in figures(scale, own)[2].runs, "one's own may be compared on any task"
@@ -262,4 +262,4 @@ def test_error_against_cost(shelf):
     spent = sum(flops(run.config, prompt_size(run.config, step)[0]) for step in range(run.late))
     timed = [json.loads(f.read_text())["result"] for f in shelf.out.glob("numbers/training-steps-*.json")]
     (seconds,) = (result["pfn"] for result in timed if set(result) == {"pfn"})  # other tests time more masks
-    assert ends[0] == pytest.approx([run.late * seconds / 3600, error]) and ends[1] == pytest.approx([spent, error])
+    assert ends[0] == pytest.approx([run.late * seconds / 60, error]) and ends[1] == pytest.approx([spent, error])

@@ -56,7 +56,7 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
     pair = [mask for mask in ("ar", "invicl") if mask in masks] + own
     learn = [mask for mask in LEARN if mask in masks] + own
     rest = [*masks, *(name for name in ALL if name not in COMPARED and usual)]
-    grid = ("ar", "ar+symmetric", "invicl+absolute", "invicl")
+    grid = ("ar", "nope", "ar+symmetric", "invicl+absolute", "invicl")
     doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "nope+×2", "boe+×2", "invicl, queries only", "pfn")
     asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
     asked += ["pfn", "pfn, 4 queries", "invicl, 16 queries"]
@@ -68,7 +68,11 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
             "error against examples, early and late", _early_and_late, _on("linear", masks), ("steps",), compares=True
         ),
         2: Figure("sparse linear functions and decision trees", _early_and_late, beyond_linear, compares=True),
-        3: Figure("three shifts, early and late", _shifted, _on("linear", learn), ("shifts",), compares=True),
+        3: Figure(
+            "three shifts, early and late: all labels moved by one number (noise), larger inputs (scale), "
+            "inputs of half the dimensions (half_subspace)",
+            _shifted, _on("linear", learn), ("shifts",), compares=True,
+        ),
         4: Figure(
             "error against examples at every checkpoint", _growth, _on("linear", pair), ("steps",), compares=True
         ),
@@ -79,22 +83,22 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
         6: Figure("linear probes of four layers", _probes, _on("linear", pair), ("normed_probes",), compares=True),
         7: Figure("mask × positions, and doubled inputs", _controls, _on("linear", (*grid, *doubled)), ("order",)),
         8: Figure(
-            "losses, queries, and queries that do not see themselves",
+            "losses, queries per prompt, queries blind to themselves",
             _controls, _on("linear", ("prefix", "prefix, all tokens", *asked)), few=True,
         ),
         9: Figure("what a forward pass costs", _costs),
         10: Figure("weights set by hand: the distance to w after each layer", _theory),
         12: Figure("strategies on linear functions", _controls, _on("linear", rest), ("order", "window"),
                    compares=True),
-        13: Figure("noisy linear functions, beside the optimum and the last examples only", _windows,
-                   _on("noisy_linear", learn), ("window",), compares=True),
+        13: Figure("does more than a window of examples help? Without and with noise", _windows,
+                   _on("linear", learn) + _on("noisy_linear", learn), ("window",), compares=True),
         14: Figure("strategies on noisy linear functions", _controls, _on("noisy_linear", rest), few=True,
                    compares=True),
-        15: Figure("positions that can extrapolate", _controls, _on("linear", placed), ("order",)),
-        16: Figure("the paper's objective under a constant rate", _early_and_late, _on("linear", published),
+        15: Figure("masks with different positions", _controls, _on("linear", placed), ("order",)),
+        16: Figure("the paper's objective under a constant learning rate", _early_and_late, _on("linear", published),
                    ("steps",)),
         11: Figure("error during training", _training, _on("linear", masks) + beyond_linear, compares=True),
-        17: Figure("error against hours and FLOPs of training", _equal_cost, _on("linear", masks), compares=True),
+        17: Figure("error against time and FLOPs of training", _equal_cost, _on("linear", masks), compares=True),
     }  # fmt: skip
     if scale.order:
         here = {(task, name) for task, name, _ in scale.planned()}
@@ -148,7 +152,7 @@ def _curves(runs: Measured, keep: Callable[[Run, dict[str, Any]], bool]) -> list
     for run, numbers in runs.items():
         for record in numbers["curves"]:
             if keep(run, record):
-                records.append(record | {"method": short(run.name)})
+                records.append(record | {"method": short(run.name.removesuffix(as_published("")))})
                 kinds[record["run"]] = (run.task, run.name)
     return records + stats.over_seeds(records, lambda record: kinds[record["run"]])
 
@@ -195,7 +199,7 @@ def _windows(shelf, runs):
     curves = _curves(runs, lambda run, r: r["shift"] == "none" and r["step"] == run.late)
     seeds = [r | {"method": f"ar, last {r['trained_on']}"}
              for run, numbers in runs.items() if run.name == "ar" for r in numbers["window"]]  # fmt: skip
-    seeds += stats.over_seeds(seeds, lambda record: record["method"])
+    seeds += stats.over_seeds(seeds, lambda record: (record["task"], record["method"]))
     return draw.curves(curves + seeds + _baselines(shelf, runs))
 
 
@@ -243,7 +247,7 @@ def _equal_cost(shelf, runs):
         lines = numbers["training"]
         spent = flops_until(run.config, [line["step"] for line in lines])
         points = [
-            {"hours": line["step"] * seconds[run.name] / 3600, "flops": f, "error": list(line["error"].values())[-1]}
+            {"minutes": line["step"] * seconds[run.name] / 60, "flops": f, "error": list(line["error"].values())[-1]}
             for line, f in zip(lines, spent, strict=True)
         ]
         records.append({"method": run.name, "points": points[1:]})  # the first is that of step 0

@@ -4,9 +4,20 @@ import statistics
 
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from minicl.draw import BLACK, ERROR, Records, base_of, look, mark_training_length, panels, spread_axis, without_members
+from minicl.draw import (
+    BLACK,
+    ERROR,
+    Records,
+    base_of,
+    look,
+    mark_training_length,
+    panels,
+    seed_count,
+    spread_axis,
+    without_members,
+)
 from minicl.plugins import short
 
 
@@ -20,7 +31,7 @@ def growth(records: Records) -> Figure:
         for i, r in enumerate(mine):
             shade = colormaps["viridis_r"](0.1 + 0.9 * i / max(1, len(mine) - 1))
             axes.plot(r["lengths"], r["mean"], color=shade, label=f"step {r['step']}")
-        mark_training_length(axes, mine[0]["trained_on"])
+        mark_training_length(axes, mine[0]["trained_on"], label="trained to")
         axes.set(yscale="log", xlabel="examples in the prompt", ylabel=ERROR)
         seeds = f", mean of {len(mine[0]['runs'])} seeds" if mine[0].get("over") else ""
         axes.set_title(method + seeds, fontsize=10)
@@ -42,9 +53,11 @@ def variants(records: Records) -> Figure:
         for name, value in zip(names, numbers, strict=True):
             colour, marker = look(base_of(name), bases)
             axes.plot(max(value, 1e-9), methods.index(name), marker, color=colour, markersize=5, alpha=0.8)
-        wide = max(numbers) > 10 * min(numbers)
-        axes.set(xscale="log" if wide else "linear", xlabel=title, ylim=(len(methods) - 0.5, -0.5))
-        axes.xaxis.set_minor_formatter(NullFormatter())  # between powers of ten they would overlap
+        axes.set(xscale="log", xlabel=title, ylim=(len(methods) - 0.5, -0.5))
+        if max(numbers) < 100 * min(numbers):  # too few powers of ten to read numbers by
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())  # they would overlap
         axes.set_yticks(range(len(methods)), methods, fontsize=9)
         axes.grid(axis="y", color="#EEEEEE")
     if spread:
@@ -54,27 +67,28 @@ def variants(records: Records) -> Figure:
 
 
 def equal_cost(records: Records) -> Figure:
-    """Error against hours and against FLOPs of training: one line per strategy, with a band over its seeds."""
+    """Error against minutes and against FLOPs of training: one line per strategy, with a band over its seeds."""
     groups = {}
     for r in records:
         groups.setdefault(short(r["method"]), []).append(r["points"])
     figure, grid = panels(2, 4.9, 4, sharey=True)
     for axes, (cost, title) in zip(
-        grid, {"hours": "hours of training on one core", "flops": "FLOPs of training"}.items(), strict=True
+        grid, {"minutes": "minutes of training on one core", "flops": "FLOPs of training"}.items(), strict=True
     ):
         for method, seeds in groups.items():
             points = list(zip(*seeds, strict=False))  # of a step, each seed's
             errors = [[p["error"] for p in point] for point in points]
             x = [sum(p[cost] for p in point) / len(seeds) for point in points]
             colour, marker = look(method, groups)
-            label = f"{method}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+            label = f"{method}, {seed_count(len(seeds))}"
             style = {"marker": marker, "markersize": 4, "markevery": max(1, len(x) // 8), "linewidth": 1.2}
             axes.plot(x, [statistics.geometric_mean(e) for e in errors], color=colour, label=label, **style)
             axes.fill_between(x, list(map(min, errors)), list(map(max, errors)), color=colour, alpha=0.2, lw=0)
         axes.set(xscale="log", yscale="log", xlabel=title)
+    grid[0].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     grid[0].set_ylabel(f"{ERROR}, at the training length", fontsize=8)
     grid[1].legend(fontsize=7, frameon=False)
-    text = "on the validation prompts: geometric mean over seeds, and range; hours are steps × the time of one step"
+    text = "on the validation prompts: geometric mean over seeds, and range; minutes are steps × the time of one step"
     figure.suptitle(text, fontsize=10)
     return figure
 
@@ -83,20 +97,20 @@ def costs(records: Records) -> Figure:
     """What a forward pass takes under each strategy: time, memory, attention pairs."""
     names = [short(r["mask"]) for r in records]
     ratios = [r["ratio"] for r in records]
-    values = {f"time ÷ {names[0]}, and the middle half": [r["ratio"] for r in ratios]}
+    values = {f"time ÷ {names[0]}; the line: the middle half": [r["ratio"] for r in ratios]}
     if all(r["memory_bytes"] is not None for r in records):
         values["memory, MiB"] = [r["memory_bytes"] / 2**20 for r in records]
-    values["attention pairs seen"] = [r["pairs"] for r in records]
+    values["pairs of tokens that attention sees"] = [r["pairs"] for r in records]
     figure, grid = panels(len(values), 9.6 / len(values), 0.36 * len(names) + 1.2, margin=(0, 0), sharey=True)
     for axes, (title, numbers) in zip(grid, values.items(), strict=True):
         axes.barh(names, numbers, color=[look(name, names)[0] for name in names], height=0.65)
         for row, value in enumerate(numbers):
-            text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+            text = f"{value:,.0f}" if value >= 100 else f"{value:.2f}" if axes is grid[0] else f"{value:.3g}"
             end = max(value, ratios[row]["high"]) if axes is grid[0] else value
             axes.annotate(f" {text}", (end, row), va="center", fontsize=8)
         axes.set(xlabel=title, xlim=(0, 1.2 * max(numbers)), ylim=(len(names) - 0.5, -0.5))
     for row, r in enumerate(ratios):
         grid[0].plot([r["low"], r["high"]], [row, row], color=BLACK, linewidth=1.2)
     first = records[0]
-    grid[0].set_title(f"{first['examples']} examples, width {first['n_embd']}, {first['device']}", fontsize=9)
+    figure.suptitle(f"{first['examples']} examples, width {first['n_embd']}, {first['device']}", fontsize=10)
     return figure
