@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import IO
 
-# Without the current folder on the path, which `python -c` puts there: a statistics.py in it would be imported.
-INSTALLED = "import sys; sys.path[:] = [p for p in sys.path if p]; "
-CODE = INSTALLED + "from minicl.children import _tie; _tie(); from {0} import {1}; sys.exit({1}(*sys.argv[1:]))"
+# The same minicl as the parent's, and not the current folder, which `python -c` puts on the path: a statistics.py in it
+# would be imported.
+ROOT = str(Path(__file__).absolute().parents[1])
+INSTALLED = f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.path.insert(0, {ROOT!r}); "
+CODE = "from minicl.children import _tie; _tie(); from {0} import {1}; sys.exit({1}(*sys.argv[1:]))"
 
 
 def start(
@@ -21,7 +23,7 @@ def start(
 
     It inherits the open files `held`, and so the locks on them.
     """
-    code = CODE.format(function.__module__, function.__name__)
+    code = INSTALLED + CODE.format(function.__module__, function.__name__)
     with open(log, "w", encoding="utf-8") as file:
         return subprocess.Popen(
             [sys.executable, "-c", code, *arguments],

@@ -4,6 +4,7 @@ The runs are those of the study's size `small`, with the same number of queries 
 study can stand beside them. What chose the finalists was another seed.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from minicl.timing import ratio as time_ratio
 SCALE = "study"
 KNOWN = ("ar", "nope", "boe", "pfn", "invicl")
 REFERENCE = "invicl"
+CERTIFIED = 3  # of the masks with all certificates, the best so many are compared, wherever they came in
 SAME_TIME = 1.05  # a step that takes at most so many times as long takes as long: the clock is no better
 GOAL = 0.5  # of the reference's error, at both lengths
 Record = dict[str, Any]
@@ -44,16 +46,22 @@ def run_name(mask: str, task: str, shelf: Shelf) -> str:
 
 
 def finalists(out: str | Path) -> list[str]:
-    """The best masks of the race in this folder, the best first."""
+    """The best masks of the race in this folder, the best first, and the best of those with all certificates."""
     file = Path(out, "ranking.json")
     check(file.exists(), "out", out, "a folder with the ranking.json of a race: first minicl search --budget MINUTES")
     found = contest.read_json(file, lambda kept: bool([r["mask"] for r in kept["rounds"][-1]]))
-    return [r["mask"] for r in found["rounds"][-1]][: contest.FINALISTS]
+    masks = [r["mask"] for r in found["rounds"][-1]]
+    chosen = {*masks[: contest.FINALISTS], *[m for m in masks if _certified(m)][:CERTIFIED]}
+    return [mask for mask in masks if mask in chosen]
 
 
 def champion(masks: Sequence[str]) -> str | None:
     """The first of them that has all four certificates."""
-    return next((m for m in masks if all(contest.certificates(m)[what] for what in CERTIFICATES)), None)
+    return next(filter(_certified, masks), None)
+
+
+def _certified(mask):
+    return all(contest.certificates(mask)[what] for what in CERTIFICATES)
 
 
 def planned(shelf: Shelf, masks: Sequence[str], task: str, seeds: int) -> list[Run]:
@@ -64,15 +72,15 @@ def planned(shelf: Shelf, masks: Sequence[str], task: str, seeds: int) -> list[R
     return [make_run(shelf.scale, task, name, seed) for seed in range(seeds) for name in names]
 
 
-def step_times(shelf: Shelf, masks: Sequence[str], task: str, repeats: int = 9) -> dict[str, Record]:
-    """{mask: seconds of a training step, and its ratio to the reference's}, turns taken; measured once and kept."""
+def step_times(shelf: Shelf, masks: Sequence[str], task: str, repeats: int = 31) -> dict[str, Record]:
+    """{mask: processor seconds of a training step, and its ratio to the reference's}, turns taken; measured once."""
     every = sorted({*masks, REFERENCE})
     given = {"masks": every, "task": task, "repeats": repeats}
 
     def compute():
         training = {m: contest.Trial(m, task, "small", 0, 1000).training() for m in every}
         with use_threads(1):
-            seconds = take_turns({m: t.update for m, t in training.items()}, repeats, warmup=2)
+            seconds = take_turns({m: t.update for m, t in training.items()}, repeats, 2, time.process_time)
         return {m: {"seconds": quartiles(s)[1], "ratio": time_ratio(s, seconds[REFERENCE])} for m, s in seconds.items()}
 
     return shelf.keep(f"steps {task}", given, compute)

@@ -39,8 +39,11 @@ FINALISTS = 8
 CARRIED = 4  # of those that a round drops, drawn at random, go on too: they tell what the rounds before have missed
 STAGED = 3  # the best so many are also tried one after the other: one in the first half of the layers, one in the rest
 GUIDED, GENERATIONS, PARENTS = 0.2, 4, 10  # share of the first round; how often; whose neighbours
-FIRST = 2  # the first round has this many times the time of each other round: most masks are only in it
-LEAST = 100  # steps of each mask in the first round: fewer say nothing
+FIRST, LAST = (
+    2,
+    3,
+)  # the first round, which most masks are only in, and the last one have so many times the others' time
+LEAST = 100  # steps of each mask in a round: fewer say nothing
 TIMED, WARM = 15, 3  # updates that a step's time is the median of, and those before
 ASKED = 512  # prompts that an error is measured on
 SCOUT = {
@@ -219,6 +222,15 @@ class Contest:
             write_atomically(file, json.dumps(known).encode())
         return {mask: known[shape] for mask, shape in shapes.items()}
 
+    def settle(self, given: dict[str, Any]) -> None:
+        """Keep the settings of the race, and refuse others: its results would not be comparable, or not be used."""
+        file, given = self.out / "race.json", json.loads(json.dumps(given))
+        kept = read_json(file, lambda kept: kept.keys() == given.keys()) if file.exists() else given
+        other = [name for name in given if kept[name] != given[name]]
+        said = [f"{name} {given[name]}, where the race has {kept[name]}" for name in other]
+        check(not other, "search", "; ".join(said), f"the settings in {file}, or another --out")
+        write_atomically(file, json.dumps(given).encode())
+
 
 def work(out: str, part: str, parts: str) -> None:
     """What a process of its own does: its share of the trials that are to do, one after the other."""
@@ -312,20 +324,23 @@ def race(
     carried = CARRIED * (len(plan) > 1)
     sizes = [first, *(kept + carried for _, kept in plan[:-1])]
     sizes[-1] += STAGED * (STAGED - 1) * (len(plan) > 1)
-    share = 0.0 if steps else 60 * budget * jobs / (len(plan) - 1 + FIRST)
     Path(out).mkdir(parents=True, exist_ok=True)
     contest, rankings, seen = Contest(out, jobs), [], set(names)
+    given = {"task": task, "budget": budget, "jobs": jobs, "seed": seed, "need": need, "steps": steps, "copies": copies}
+    contest.settle(given | {"sizes": SIZES, "queries": QUERIES, "prompts": ASKED})
+    seconds = [] if steps else _shares(60 * budget * jobs, sizes)
+    if not steps:  # every shape is timed at every size before anything is trained
+        shapes = names + (strangers(extra, [], set(names), seed, need) if extra else [])
+        slowest = [max(contest.clock(shapes, task, size, seed).values()) for size, _ in plan]
+        enough = math.ceil(budget * max(LEAST * slow / each for slow, each in zip(slowest, seconds, strict=True)))
+        allowed = f"at least {enough} for {first} masks on this machine"
+        check(budget >= enough, "budget", f"{budget:g} minutes", allowed)
     with Progress(sum(sizes)) as begin:
         for i, (size, kept) in enumerate(plan):
-            each = share * (FIRST if i == 0 else 1) / sizes[i]
 
-            def held(masks, size=size, each=each, i=i):
+            def held(masks, size=size, i=i):
                 clock = {} if steps else contest.clock(masks, task, size, seed)
-                count = {m: steps * (1 + i) if steps else round(each / clock[m]) for m in masks}
-                if i == 0 and not steps:
-                    enough = math.ceil(budget * LEAST * max(clock.values()) / each)
-                    ok, allowed = min(count.values()) >= LEAST, f"at least {enough} for {first} masks on this machine"
-                    check(ok, "budget", f"{budget:g} minutes", allowed)
+                count = {m: steps * (1 + i) if steps else round(seconds[i] / clock[m]) for m in masks}
                 results = contest.hold([Trial(m, task, size, seed, count[m]) for m in masks], begin)
                 return {m: results[m] | {"steps": count[m], "step_seconds": clock.get(m)} for m in masks}
 
@@ -338,6 +353,14 @@ def race(
             rankings.append(sorted(results.items(), key=lambda item: score(item[1])))
             names = go_on(rankings[-1], kept, seed + i)
     return rankings
+
+
+def _shares(seconds, sizes):
+    """Of all seconds of the race, those of each mask in each round."""
+    weights = [1.0] * len(sizes)
+    weights[0] *= FIRST
+    weights[-1] *= LAST
+    return [seconds * weight / sum(weights) / size for weight, size in zip(weights, sizes, strict=True)]
 
 
 def agreement(rankings: Sequence[Ranking]) -> list[float | None]:

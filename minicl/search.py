@@ -10,6 +10,7 @@ from minicl import confirm, contest, draw, kinds, ranking
 from minicl.auditing import CERTIFICATES, audit
 from minicl.checkpoint import write_atomically
 from minicl.checks import check, check_int, choose
+from minicl.runs import take
 from minicl.study.evidence import LENGTHS
 from minicl.study.numbers import Shelf
 from minicl.study.run import Stopped, carry_out, estimator
@@ -75,7 +76,11 @@ def _race(args, copies):
         choose("need", what, NEEDS)
     task_class(args.task)
     settings = {name: getattr(args, name) for name in ("task", "budget", "jobs", "seed", "need", "steps")}
-    rankings = contest.race(args.out, copies=copies, **settings)
+    Path(args.out).mkdir(parents=True, exist_ok=True)
+    held = take(Path(args.out, "race.lock"))
+    check(held is not None, "out", args.out, "a folder that no other race is using")
+    with held:
+        rankings = contest.race(args.out, copies=copies, **settings)
     records = [[{"mask": mask, **_scored(r)} for mask, r in ranking] for ranking in rankings]
     found = {"rounds": records, "agreement": contest.agreement(rankings)}
     write_atomically(Path(args.out, "ranking.json"), json.dumps(found).encode())
@@ -152,10 +157,19 @@ def _compared(records, champion):
     for r in named:
         said = {True: "below half", False: "not below half", None: "not decided"}
         words = ", ".join(f"{w} length {said[r['ratio'][w]['below_half']]}" for w in LENGTHS)
+        words += f"; a step takes {_no_longer(r['step']['ratio'])}"
         lines.append(
             f"the race's best with all certificates, {r['mask']}, against half of {confirm.REFERENCE}'s error: {words}"
         )
     return "\n".join(lines)  # fmt: skip
+
+
+def _no_longer(r):
+    """Whether a step takes as long as the reference's, by the middle half of the ratios."""
+    level = f"{confirm.SAME_TIME:g} times as long"
+    if r["low"] <= confirm.SAME_TIME < r["high"]:
+        return f"about {level}: not decided"
+    return f"at most {level}" if r["high"] <= confirm.SAME_TIME else f"more than {level}"
 
 
 def _interval(r):

@@ -8,6 +8,7 @@ from conftest import assert_one_line
 
 from minicl import confirm, contest, kinds
 from minicl.masks import layout
+from minicl.search import _no_longer
 
 SMALL = "two:x1-X0Y0,y1-Y1"
 
@@ -38,7 +39,22 @@ def test_finalists_are_compared_on_fresh_seeds(raced, cli):
     again = cli("search", "--confirm", 2, "--out", "race")
     assert sorted(f.name for f in raced.glob("numbers/linear-*.json")) == numbers and len(numbers) == 4
     assert "training" not in again.stderr, "nothing is trained twice"
-    assert f"best with all certificates, {SMALL}" in again.stdout
+    assert f"best with all certificates, {SMALL}" in again.stdout and "a step takes" in again.stdout
+
+
+@pytest.mark.parametrize("low, high, words", [(0.9, 1.0, "at most 1.05"), (1.1, 2, "more than"), (1, 1.1, "decided")])
+def test_a_longer_step_is_said(low, high, words):
+    assert words in _no_longer({"low": low, "ratio": 1.0, "high": high})
+
+
+def test_the_best_certified_masks_are_compared_wherever_they_came_in(tmp_path):
+    names = [kinds.name_of(i, 1) for i in range(32)]
+    certified = [m for m in names if confirm.champion([m])]
+    masks = [m for m in names if m not in certified][:10] + certified + [kinds.INVICL, "two:x1-X0Y0"]
+    (tmp_path / "ranking.json").write_text(json.dumps({"rounds": [[{"mask": m} for m in masks]]}))
+    chosen = confirm.finalists(tmp_path)
+    assert chosen == [*masks[:8], *certified, kinds.INVICL] and confirm.champion(chosen) == certified[0]
+    assert confirm.champion(masks[:10]) is None
 
 
 def test_all_masks_ask_as_many_queries(raced):

@@ -9,6 +9,7 @@ from conftest import assert_one_line
 from training_helpers import finish, start, wait_for
 
 from minicl import contest, kinds
+from minicl.checks import InputError
 from minicl.masks import layout
 
 MICRO = {"n_dims": 1, "examples": 2, "max_examples": 5, "n_layer": 1, "n_head": 1, "n_embd": 8, "batch_size": 4}
@@ -123,14 +124,16 @@ def test_equal_time_gives_cheaper_masks_more_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(contest, "step_seconds", clock)
     monkeypatch.setattr(contest.Contest, "hold", hold)
     need = ("no_leak", "interdependent")
-    rankings = contest.race(tmp_path, budget=100, jobs=1, need=need)
+    rankings = contest.race(tmp_path, budget=200, jobs=1, need=need)
     steps = {(m[:3], result["steps"]) for m, result in rankings[0]}
     assert len(steps) == 2 and max(steps)[1] == pytest.approx(min(steps)[1] / 2, abs=1), (
         "twice as many at half the time"
     )
     rounds = len(asked)
-    assert [len(masks) for masks in asked[:2]] == [2, 1], "one of each shape: then those that train on queries only"
-    assert contest.race(tmp_path, budget=100, jobs=1, need=need) == rankings and len(asked) == rounds
+    assert [len(masks) for masks in asked] == [3] * 3, "one of each shape at each size, before anything is trained"
+    assert contest.race(tmp_path, budget=200, jobs=1, need=need) == rankings and len(asked) == rounds
+    with pytest.raises(InputError, match="budget 30, where the race has 200"):
+        contest.race(tmp_path, budget=30, jobs=1, need=need)
     few = contest.race(tmp_path / "few", budget=1, jobs=1, need=("no_leak",), copies=(1,))
     assert [len(r) for r in few] == [8] and contest.agreement(few) == [], "eight masks race once"
 
