@@ -25,6 +25,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy
@@ -37,9 +38,10 @@ from threadpoolctl import threadpool_limits
 
 from minicl import Regressor, runs, train
 from minicl.checkpoint import checkpoints, write_atomically
-from minicl.checks import InputError, choose
+from minicl.checks import InputError, check, choose
 from minicl.cli import Parser
 from minicl.text import names
+from minicl.training import Failure
 
 SPLITS, MOST_TEST, LEAST_TEST = 20, 500, 40
 KEPT = Path(__file__).parent.parent / "results" / "tables"
@@ -79,12 +81,14 @@ def errors(make: Callable, X: numpy.ndarray, y: numpy.ndarray) -> dict[str, list
     return measured
 
 
-def measure(method: str, make: Callable, tables: Iterable[str], depends_on: dict, folder: Path) -> None:
-    """Measure a method on the tables that its file lacks; the file is written after each."""
+def measure(
+    method: str, make: Callable, tables: Iterable[str], depends_on: dict, folder: Path, about: Callable = dict
+) -> None:
+    """Measure a method on the tables that its file lacks; the file is written after each. `about()` is kept beside."""
     file = folder / f"{method.replace(' ', '-').lower()}.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if kept.get("depends_on") != depends_on:
-        kept = {"method": method, "depends_on": depends_on, "tables": {}}
+        kept = {"method": method, "depends_on": depends_on, **about(), "tables": {}}
     for table in tables:
         if table not in kept["tables"]:
             print(f"{method}: {table}", file=sys.stderr, flush=True)
@@ -101,29 +105,38 @@ def measure_all(args) -> None:
         measure(method, make, tables, {"splits": SPLITS}, args.out)
     for run in args.models or ():
         config = runs.read_config(run)
-        file = next(iter(checkpoints(run).values()))
+        step, file = next(iter(checkpoints(run).items()))
+        check(
+            step == config.train.steps, "models", f"{run} at step {step}", f"runs that finished: {config.train.steps}"
+        )
         weights = hashlib.sha256(file.read_bytes()).hexdigest()
         given = {"splits": SPLITS, "weights": weights, "mask": config.method, "seed": config.train.seed}
-        given |= {"views": Regressor().views, "synthetic": synthetic(run)}
-        measure(Path(run).name, partial(Regressor, run), tables, given, args.out)
+        given |= {"views": Regressor().views}
+        measure(Path(run).name, partial(Regressor, run), tables, given, args.out, lambda run=run: about_model(run))
 
 
 @torch.inference_mode()
-def synthetic(run: str, prompts: int = 512) -> dict[str, float]:
+def about_model(run: str, prompts: int = 512) -> dict[str, dict[str, float]]:
     """{n: error over that of answering 0} of a model on prompts of its own task, which no model was trained on."""
     (model, config), measured = runs.load_run(run), {}
     for n in (n for n in ROWS if n <= config.data.examples):
         p = config.task.sample(prompts, n + 16, seed=(2,))
         answers = model(p.xs[:, :n], p.ys[:, :n], p.xs[:, n:]).query
         measured[str(n)] = float((answers - p.targets[:, n:]).square().mean()) / config.task.normaliser
-    return measured
+    return {"synthetic": measured}
 
 
 def train_all(args) -> None:
     """One run after the other, each up to its last step; what is finished is passed over."""
-    for seed in range(args.seeds):
-        for mask in names(args.masks):
+    failed = []
+    for seed, mask in product(range(args.seeds), names(args.masks)):
+        try:
             train("tables", args.runs / f"{mask}-{seed}", mask=mask, seed=seed, threads=1)
+        except Failure as failure:
+            print(f"{mask}, seed {seed}: {failure}", file=sys.stderr)
+            failed.append(f"{mask}-{seed}")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def main():
@@ -143,6 +156,7 @@ def main():
     command.add_argument("--only", default="test", help="development, test or all (test)")
     command.add_argument("--write", type=Path, metavar="FILE", help="replace the results in this Markdown file")
     command.add_argument("--plot", metavar="FILE", help="draw the ratios")
+    command.add_argument("--partial", action="store_true", help="only the tables on which all methods were measured")
     command.set_defaults(do=tables_report.run)
     for command in commands.choices.values():
         command.add_argument("--out", type=Path, default=KEPT, help="folder of the numbers (results/tables)")

@@ -13,6 +13,10 @@ import real_tables
 import tables as benchmark
 import tables_report as report
 
+import minicl
+from minicl.checkpoint import checkpoints
+from minicl.checks import InputError
+
 
 def test_splits_are_nested_and_predict_rows_that_no_method_saw():
     y = numpy.arange(230.0)
@@ -42,6 +46,26 @@ def test_what_was_measured_is_kept(tmp_path, capsys):
     assert all(0.95 < numpy.mean(e) < 1.2 for e in kept["tables"]["diabetes"].values())
     benchmark.measure("mean", make, ["diabetes"], {"splits": 20, "weights": "others"}, tmp_path)
     assert len(made) == 200, "numbers of other weights are not taken"
+
+
+def test_a_run_that_is_not_finished_is_refused(tmp_path, monkeypatch, capsys):
+    settings = {
+        "n_dims": 3,
+        "max_examples": 6,
+        "examples": 4,
+        "n_layer": 1,
+        "n_embd": 8,
+        "n_head": 1,
+        "batch_size": 4,
+        "fewest": 1,
+    }
+    run = tmp_path / "run"
+    minicl.train("tables", run, steps=2, warmup=1, keep=(1,), threads=1, **settings)
+    next(iter(checkpoints(run).values())).unlink()  # as if it had been stopped after step 1
+    monkeypatch.setattr(sys, "argv", ["tables.py", "measure", "--models", str(run), "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        benchmark.main()
+    assert stop.value.code == 2 and "at step 1, allowed: runs that finished: 2" in capsys.readouterr().err
 
 
 def test_rules_of_reading(monkeypatch):
@@ -88,11 +112,16 @@ def test_a_report_is_written_between_its_marks(tmp_path, monkeypatch):
     numbers.mkdir()
     for method, mask in (("mean", None), ("RidgeCV", None), ("pfn-0", "pfn"), ("pfn-1", "pfn"), ("ar-0", "ar")):
         tables = {"diabetes": {n: random.uniform(size=20).tolist() for n in ("10", "20", "80")}}
-        given = {"mask": mask, "synthetic": {"10": 0.3}} if mask else {}
-        (numbers / f"{method}.json").write_text(json.dumps({"method": method, "depends_on": given, "tables": tables}))
+        about = {"depends_on": {"mask": mask}, "synthetic": {"10": 0.3}} if mask else {"depends_on": {}}
+        (numbers / f"{method}.json").write_text(json.dumps({"method": method, **about, "tables": tables}))
     (tmp_path / "doc.md").write_text("before\n<!-- results -->\nold\n<!-- end of results -->\nafter\n")
     picture = tmp_path / "p.png"
-    args = types.SimpleNamespace(only="development", out=numbers, write=tmp_path / "doc.md", plot=str(picture))
+    args = types.SimpleNamespace(
+        only="development", out=numbers, write=tmp_path / "doc.md", plot=str(picture), partial=False
+    )
+    with pytest.raises(InputError, match="without 4 of 5 tables"):
+        report.run(args)
+    args.partial = True
     report.run(args)
     text = (tmp_path / "doc.md").read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
