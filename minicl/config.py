@@ -31,7 +31,12 @@ class DataConfig:
         choices=("auto", "fixed", "uniform", "long", "curriculum"),
     )
     fewest: int = setting(0, "uniform and long: fewest examples in a prompt", least=0)
-    curriculum_steps: int | None = setting(None, "curriculum: steps until prompts are full (15 % of all)", least=1)
+    curriculum_steps: int | None = setting(
+        None,
+        "steps in which the dimensions grow from a quarter to all, whatever the lengths (none: all at once; with "
+        "lengths curriculum 15 % of all steps)",
+        least=1,
+    )
 
 
 @dataclass(frozen=True)

@@ -41,15 +41,20 @@ def position_rows(config: Config, step: int, n: int, device: torch.device) -> Te
 
 def prompt_size(config: Config, step: int) -> tuple[int, int]:
     """(examples, dimensions) of the prompts of the update that follows `step` updates."""
-    data, d = config.data, config.model.n_dims
+    data, share = config.data, _share(config, step)
+    dims = max(1, round(config.model.n_dims * share))
     draws = {"uniform": 1, "long": 2}.get(data.lengths)
     if draws:
         digest = hashlib.blake2b(repr((config.train.seed, step)).encode(), digest_size=8 * draws).digest()
         drawn = (int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(draws))
-        return data.fewest + max(n % (data.examples - data.fewest + 1) for n in drawn), d
-    if data.lengths == "curriculum":
-        whole = data.curriculum_steps or max(1, round(0.15 * planned_steps(config.train, step)))
-        stage = min(STAGES, STAGES * step // whole)
-        share = 1 / 4 + 3 / 4 * stage / STAGES
-        return max(1, round(data.examples * share)), max(1, round(d * share))
-    return data.examples, d
+        return data.fewest + max(n % (data.examples - data.fewest + 1) for n in drawn), dims
+    return max(1, round(data.examples * share)) if data.lengths == "curriculum" else data.examples, dims
+
+
+def _share(config, step):
+    """Of the dimensions, and in the curriculum of 2022 of the examples too: a quarter at first, all in the end."""
+    whole = config.data.curriculum_steps
+    if config.data.lengths == "curriculum":
+        whole = whole or max(1, round(0.15 * planned_steps(config.train, step)))
+    stage = STAGES if whole is None else min(STAGES, STAGES * step // whole)
+    return 1 / 4 + 3 / 4 * stage / STAGES

@@ -18,6 +18,14 @@ def test_the_curriculum_is_that_of_2022():
     assert xs.shape[1] == 2 and (xs[..., 1:] == 0).all() and (xs[..., 0] != 0).all() and (ys != 0).any()
 
 
+@pytest.mark.parametrize("lengths", ["fixed", "long"])
+def test_dimensions_grow_whatever_the_lengths(lengths):
+    grown, plain = (Config.make("tiny", n_dims=20, lengths=lengths, curriculum_steps=steps) for steps in (150, None))
+    sizes = [prompt_size(grown, step) for step in range(300)]
+    assert [d for _, d in sizes] == [5 + min(step // 10, 15) for step in range(300)]
+    assert [(n, 20) for n, _ in sizes] == [prompt_size(plain, step) for step in range(300)]
+
+
 @pytest.mark.parametrize("lengths, shares", [("uniform", [7] * 7), ("long", [1, 3, 5, 7, 9, 11, 13])])
 def test_lengths_are_drawn_as_they_say_and_purely(lengths, shares):
     def sizes(seed):
