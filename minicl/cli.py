@@ -20,7 +20,7 @@ COMMANDS = {  # the module of each, and what it does
     "probe": ("probe", "read targets and weights from the layers of trained runs"),
     "theory": ("theory", "compare masks whose weights are set by hand with optimisers"),
     "study": ("study.run", "run the study: train what is missing, measure, draw, judge the paper's claims"),
-    "search": ("search", "race every mask that treats all examples alike"),
+    "search": ("search", "race a whole class of masks, those that go by the kinds of tokens"),
     "bench": ("bench", "measure what strategies cost"),
     "play": ("play", "open the page in which a class sees what a mask does"),
 }

@@ -1,4 +1,4 @@
-"""`minicl search`: every mask that treats all examples alike: counted, described, and raced against each other."""
+"""`minicl search`: the class of masks that go by kinds of tokens: counted, described, and raced against each other."""
 
 import json
 import math

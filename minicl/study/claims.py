@@ -279,9 +279,9 @@ def report(numbers: Evidence, beside: tuple[str, Evidence] | None = None) -> str
         "lettered ones minicl's own. Errors are normalised (1 is that of answering 0): mean over seeds, and range. "
         f"Ratios: geometric mean over seeds, with two {percent()} intervals: paired over prompts, and Student's over "
         "seeds. The range of three seeds is not an interval: a fourth lies outside of it half of the time. Rules were "
-        "committed before the first runs that they judge. Some were changed later: each says when, why, and what had "
-        "been seen by then. A verdict in brackets is what it would be with all thresholds halved and doubled (of a "
-        "factor: its square root and its square).\n",
+        "committed before the first runs that they judge. Most were changed later, some after results had been "
+        "seen: each says when, why, and what had been seen by then. A verdict in brackets is what it would be with all "
+        "thresholds halved and doubled (of a factor: its square root and its square).\n",
         *rows,
         *([] if beside is None else [_both(beside[0], [(v, others[n]) for n, _, v in judged])]),
     ]

@@ -197,10 +197,18 @@ def _shifted(shelf, runs):
 def _windows(shelf, runs):
     """The last curves, and that of ar on only the last examples."""
     curves = _curves(runs, lambda run, r: r["shift"] == "none" and r["step"] == run.late)
-    seeds = [r | {"method": f"ar, last {r['trained_on']}"}
-             for run, numbers in runs.items() if run.name == "ar" for r in numbers["window"]]  # fmt: skip
+    seeds = [
+        _beyond(r | {"method": f"ar, last {r['trained_on']}"})
+        for run, numbers in runs.items() if run.name == "ar" for r in numbers["window"]
+    ]  # fmt: skip
     seeds += stats.over_seeds(seeds, lambda record: (record["task"], record["method"]))
     return draw.curves(curves + seeds + _baselines(shelf, runs))
+
+
+def _beyond(record):
+    """A curve from the training length on: before it, the last examples are all that there are."""
+    first = record["lengths"].index(record["trained_on"])
+    return record | {name: record[name][first:] for name in ("lengths", "mean", "low", "high")}
 
 
 def _growth(shelf, runs):

@@ -87,12 +87,12 @@ SCALES = {
         },
         inference={"examples": 40, "batch_size": 16, "n_dims": 20, "n_layer": 12, "n_head": 8, "n_embd": 256},
     ),
-    # A run is at most about one hour of one core. The pilot in results/recipe.md is to fix width, heads and steps.
+    # A run is at most about one hour of one core. The pilot in results/recipe.md fixed width, heads and steps.
     "d20": Scale(
         "paper-fast", most=3, seeds=3, fewer=2, prompts=384, probed=1024,
         settings={
-            "n_embd": 64, "n_head": 2, "init_std": 0.12, "batch_size": 32, "steps": 10_000, "log_every": 250,
-            "save_every": 250, "keep": (500, 1000, 2500, 5000, 7500),
+            "n_embd": 64, "n_head": 2, "init_std": 0.12, "batch_size": 32, "steps": 9000, "log_every": 250,
+            "save_every": 250, "keep": (450, 900, 2250, 4500, 6750), "curriculum_steps": 3000,
         },
         tasks={"sparse_linear": {"sparsity": 3}, "decision_tree": {"depth": 4}, "noisy_linear": {"noise": 1.0}},
         names={"saicl": {"queries": 2}, "batchicl": {"queries": 8}},  # more would cost more than any other mask does
