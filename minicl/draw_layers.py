@@ -36,7 +36,7 @@ def probes(records: Records) -> Figure:
     figure.legend(
         lines, names, loc="outside lower center", ncols=min(4 * len(runs), len(names)), fontsize=8, frameon=False
     )
-    figure.suptitle("on the prompts that test the probes", fontsize=9)
+    figure.suptitle("on the prompts that test the probes; at each length a probe of its own is fitted", fontsize=9)
     return figure
 
 

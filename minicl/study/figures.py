@@ -83,8 +83,8 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
         6: Figure("linear probes of four layers", _probes, _on("linear", pair), ("normed_probes",), compares=True),
         7: Figure("mask × positions, and doubled inputs", _controls, _on("linear", (*grid, *doubled)), ("order",)),
         8: Figure(
-            "losses, queries per prompt, queries blind to themselves",
-            _controls, _on("linear", ("prefix", "prefix, all tokens", *asked)), few=True,
+            "losses, queries in each training prompt, queries that do not see themselves (blind)",
+            _asked, _on("linear", ("prefix", "prefix, all tokens", *asked)), few=True,
         ),
         9: Figure("what a forward pass costs", _costs),
         10: Figure("weights set by hand: the distance to w after each layer", _theory),
@@ -232,13 +232,23 @@ def _probes(shelf, runs):
     )
 
 
-def _controls(shelf, runs):
+def _asked(shelf, runs):
+    """The same, with the number of queries in every name."""
+    return _controls(shelf, runs, lambda run: run.name if "quer" in run.name else f"{run.name}, {_queries(run)}")
+
+
+def _queries(run):
+    count = run.config.data.queries
+    return f"{count} quer{'y' if count == 1 else 'ies'}"
+
+
+def _controls(shelf, runs, name=lambda run: run.name):
     """A row for each run: its last errors at the training length and the longest, and its spread over orders."""
     records = []
     for run, numbers in runs.items():
         last = next(r for r in numbers["curves"] if (r["step"], r["shift"]) == (run.late, "none"))
         at = {n: last["mean"][last["lengths"].index(n)] for n in (run.config.data.examples, last["lengths"][-1])}
-        records.append({"method": run.name, "errors": at, "spread": numbers.get("order", {}).get("spread")})
+        records.append({"method": name(run), "errors": at, "spread": numbers.get("order", {}).get("spread")})
     return pictures.variants(records)
 
 

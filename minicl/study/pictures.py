@@ -85,10 +85,14 @@ def equal_cost(records: Records) -> Figure:
             axes.plot(x, [statistics.geometric_mean(e) for e in errors], color=colour, label=label, **style)
             axes.fill_between(x, list(map(min, errors)), list(map(max, errors)), color=colour, alpha=0.2, lw=0)
         axes.set(xscale="log", yscale="log", xlabel=title)
+    grid[0].xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     grid[0].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    grid[0].set_ylabel(f"{ERROR}, at the training length", fontsize=8)
+    grid[0].set_ylabel(ERROR)
     grid[1].legend(fontsize=7, frameon=False)
-    text = "on the validation prompts: geometric mean over seeds, and range; minutes are steps × the time of one step"
+    text = (
+        "on the validation prompts, at the training length: geometric mean over seeds, and range; minutes are steps ×\n"
+    )
+    text += "the time of one step"
     figure.suptitle(text, fontsize=10)
     return figure
 
@@ -112,5 +116,6 @@ def costs(records: Records) -> Figure:
     for row, r in enumerate(ratios):
         grid[0].plot([r["low"], r["high"]], [row, row], color=BLACK, linewidth=1.2)
     first = records[0]
-    figure.suptitle(f"{first['examples']} examples, width {first['n_embd']}, {first['device']}", fontsize=10)
+    sizes = f"{first['examples']} examples, one query, width {first['n_embd']}, {first['device']}"
+    figure.suptitle(f"{sizes}; time follows the number of tokens, not of pairs that are seen", fontsize=10)
     return figure
