@@ -168,7 +168,9 @@ def test_the_legend_says_what_the_bands_are(monkeypatch):
     assert title(MODEL, FLOOR) == "bands: 90 % interval over prompts"
     assert title(GROUP) == "bands: range over seeds"
     both = title(GROUP, MODEL | {"run": "t", "method": "ar"})
-    assert both == "bands: range over seeds; 90 % interval over prompts, if one seed"
+    assert both.startswith(
+        "bands: range over seeds; 90 % interval over prompts, if one seed; all curves of a panel are of"
+    )
     monkeypatch.setattr(stats, "INTERVAL", 0.5)
     assert title(MODEL) == "bands: 50 % interval over prompts"
 
