@@ -17,6 +17,7 @@ from minicl.study import pictures
 from minicl.study.numbers import TIMED, Numbers, Shelf, lengths_of
 from minicl.study.plan import (
     ALL,
+    AS_MANY,
     COMPARED,
     LEARN,
     PAPER_MASKS,
@@ -59,7 +60,7 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
     grid = ("ar", "nope", "ar+symmetric", "invicl+absolute", "invicl")
     doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "nope+×2", "boe+×2", "invicl, queries only", "pfn")
     asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
-    asked += ["pfn", "pfn, 4 queries", "invicl, 16 queries"]
+    asked += ["pfn", *AS_MANY]
     placed = ("ar", "ar+symmetric", "ar+random", "ar+rotary", "nope", "invicl+absolute", "invicl+rotary", "invicl")
     published = tuple(map(as_published, PAPER_MASKS))
     beyond_linear = _on("sparse_linear", learn) + _on("decision_tree", learn)

@@ -14,6 +14,7 @@ LEARN = ("ar", "nope", "boe", "pfn", "invicl")  # those that learn: they have th
 ALL = (*COMPARED, "prefix_others", "saicl", "batchicl", "deepset")
 SHOWN = ("ar", "invicl", "pfn")  # whose trained models stay with the numbers, for demonstrations
 AR_BEYOND = "ar+random"  # ar with the positions that extrapolate best in figure 15 of scale study
+AS_MANY = ("pfn, 4 queries", "invicl, 16 queries")  # controls that a claim compares: as many seeds as other comparisons
 ON_QUERIES = 16  # queries in each prompt where only queries are trained on: about as many terms as the others' losses
 
 Batch = tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]  # tasks, names and seeds: seed by seed, all of them
@@ -202,4 +203,4 @@ def seeds_of(scale: Scale, task: str, name: str, few: bool) -> int:
         return sum((task, name) == key[:2] for key in scale.planned())
     if name in LEARN and task in ("linear", "noisy_linear"):
         return scale.most
-    return scale.fewer if few else scale.seeds
+    return scale.fewer if few and name not in AS_MANY else scale.seeds
