@@ -39,10 +39,8 @@ FINALISTS = 8
 CARRIED = 4  # of those that a round drops, drawn at random, go on too: they tell what the rounds before have missed
 STAGED = 3  # the best so many are also tried one after the other: one in the first half of the layers, one in the rest
 GUIDED, GENERATIONS, PARENTS = 0.2, 4, 10  # share of the first round; how often; whose neighbours
-FIRST, LAST = (
-    2,
-    3,
-)  # the first round, which most masks are only in, and the last one have so many times the others' time
+FIRST = 2  # times the time of a middle round has the first one, as most masks are only in it,
+LAST = 3  # and the last one, as its models are large
 LEAST = 100  # steps of each mask in a round: fewer say nothing
 TIMED, WARM = 15, 3  # updates that a step's time is the median of, and those before
 ASKED = 512  # prompts that an error is measured on
