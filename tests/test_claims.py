@@ -54,9 +54,26 @@ def test_what_is_shown_follows_from_the_numbers(tmp_path):
         assert line.endswith(row), row
 
 
+def test_readme_has_the_errors_at_the_prompts_of_the_paper(tmp_path):
+    shelf = Shelf(ROOT / "results" / "d20", tmp_path, "d20")
+    numbers = Evidence(shelf, make_runs(shelf.scale, [1], seeds=shelf.seeds))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("**", "")
+    assert numbers.runs
+    for mask in {name for task, name in numbers.runs if task == "linear"}:
+        records = numbers.curves(mask).values()
+        cells = [_spread([r["mean"][r["lengths"].index(n)] for r in records]) for n in (20, 40, 100)]
+        assert f"| `{mask}` | {len(records)} | {' | '.join(cells)} |" in readme, (mask, cells)
+
+
 def _errors_of(error):
+    return _spread(error.means)
+
+
+def _spread(means):
     """The mean over seeds, the least and the greatest, to two digits."""
-    return f"{error.means.mean():.2g} ({error.means.min():.2g}–{error.means.max():.2g})"
+    if len(means) == 1:
+        return f"{means[0]:.2g}"
+    return f"{sum(means) / len(means):.2g} ({min(means):.2g}–{max(means):.2g})"
 
 
 # Resampled means stand ±2 % around the means.
