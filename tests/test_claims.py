@@ -50,8 +50,8 @@ def test_what_is_shown_follows_from_the_numbers(tmp_path):
     for mask in COMPARED:
         cells = [_errors_of(numbers.error(mask, "late", where)) for where in ("training", "longest")]
         row = f" | {'yes' if mask in ('ar', 'nope') else 'no'} | {' | '.join(cells)} | {costs[mask]:.2g} |"
-        (line,) = [line for line in readme.replace("**", "").splitlines() if line.startswith(f"| `{mask}` |")]
-        assert line.endswith(row), row
+        lines = [line for line in readme.replace("**", "").splitlines() if line.startswith(f"| `{mask}` |")]
+        assert any(line.endswith(row) for line in lines), row
 
 
 def test_readme_has_the_errors_at_the_prompts_of_the_paper(tmp_path):
