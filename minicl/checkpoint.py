@@ -18,6 +18,16 @@ from minicl.checks import InputError
 FORMAT = "minicl checkpoint 1"
 
 
+def make_folder(name: str, folder: Path) -> None:
+    """Make a folder, and refuse one that cannot be written to before hours are spent."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / ".try", b"")
+        (folder / ".try").unlink(missing_ok=True)  # another worker may be trying too
+    except OSError as error:
+        raise InputError(f"{name}: got {folder}: {error.strerror}, allowed: a folder to write to") from error
+
+
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Replace a file's content in one step: a reader, after whatever crash, sees the old or the new one whole."""
     path = Path(path)

@@ -153,6 +153,8 @@ class Config:
         check(self.machine.compile or not self.machine.cuda_graphs, "cuda_graphs", "True", "only with --compile")
         for step in self.train.keep:
             check_int("keep", step, least=1, most=self.train.steps)
+        if self.data.curriculum_steps is not None:  # else a run would end before its prompts have all dimensions
+            check_int("curriculum_steps", self.data.curriculum_steps, least=1, most=self.train.steps)
         before = 0
         for step in self.train.extended:
             check_int("extended", step, least=before + 1, most=self.train.steps - 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from minicl import confirm, contest, draw, kinds, ranking
 from minicl.auditing import CERTIFICATES, audit
-from minicl.checkpoint import write_atomically
+from minicl.checkpoint import make_folder, write_atomically
 from minicl.checks import check, check_int, choose
 from minicl.runs import take
 from minicl.study.evidence import LENGTHS
@@ -76,7 +76,7 @@ def _race(args, copies):
         choose("need", what, NEEDS)
     task_class(args.task)
     settings = {name: getattr(args, name) for name in ("task", "budget", "jobs", "seed", "need", "steps")}
-    Path(args.out).mkdir(parents=True, exist_ok=True)
+    make_folder("out", Path(args.out))
     held = take(Path(args.out, "race.lock"))
     check(held is not None, "out", args.out, "a folder that no other race is using")
     with held:

@@ -25,7 +25,7 @@ BAD = [
     "--n-layer=0", "--n-head=3", "--n-dims=0", "--sparsity=2", "--task=sparse_linear --sparsity=3",
     "--task=decision_tree --depth=0", "--keep=61", "--keep=a,b", "--log-every=0", "--save-every=0", "--validate=0",
     "--weight-decay=-1", "--nonsense", "--noise=-1", "--max-examples=2", "--task=relu_2nn --hidden=0",
-    "--curriculum-steps=0", "--out", "--init-std=0", "--symmetric-std=0", "extra",
+    "--curriculum-steps=0", "--curriculum-steps=61", "--out", "--init-std=0", "--symmetric-std=0", "extra",
 ]  # fmt: skip
 
 

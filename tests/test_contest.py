@@ -11,6 +11,7 @@ from training_helpers import finish, start, wait_for
 from minicl import contest, kinds
 from minicl.checks import InputError
 from minicl.masks import layout
+from minicl.runs import take
 
 MICRO = {"n_dims": 1, "examples": 2, "max_examples": 5, "n_layer": 1, "n_head": 1, "n_embd": 8, "batch_size": 4}
 RACE = ("search", "--copies", 1, "--steps", 1, "--out", "race")
@@ -197,3 +198,14 @@ def test_rounds_keep_a_third():
 )
 def test_bad_flags_are_one_line(flags, words, cli):
     assert_one_line(cli("search", *flags), *words)
+
+
+def test_a_folder_that_is_none_is_one_line(cli, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert_one_line(cli(*RACE[:-1], "file"), "out", "file", "a folder to write to")
+
+
+def test_two_races_in_one_folder_are_one_line(cli, tmp_path):
+    (tmp_path / "race").mkdir()
+    with take(tmp_path / "race/race.lock"):
+        assert_one_line(cli(*RACE), "out", "no other race")

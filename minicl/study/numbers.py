@@ -47,12 +47,7 @@ class Shelf:
     def prepare(self) -> None:
         """Make the folders, and refuse those that cannot be written to before hours are spent."""
         for name, folder in {"out": self.store.folder, "runs": self.folder}.items():
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                checkpoint.write_atomically(folder / ".try", b"")
-                (folder / ".try").unlink(missing_ok=True)  # another worker may be trying too
-            except OSError as error:
-                raise InputError(f"{name}: got {folder}: {error.strerror}, allowed: a folder to write to") from error
+            checkpoint.make_folder(name, folder)
 
     @staticmethod
     def name(run: Run) -> str:

@@ -89,11 +89,8 @@ def equal_cost(records: Records) -> Figure:
     grid[0].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     grid[0].set_ylabel(ERROR)
     grid[1].legend(fontsize=7, frameon=False)
-    text = (
-        "on the validation prompts, at the training length: geometric mean over seeds, and range; minutes are steps ×\n"
-    )
-    text += "the time of one step"
-    figure.suptitle(text, fontsize=10)
+    where = "on the validation prompts, at the training length: geometric mean over seeds, and range"
+    figure.suptitle(f"{where}\nminutes are steps × the time of one step", fontsize=10)
     return figure
 
 
