@@ -311,8 +311,8 @@ def race(
 ) -> list[Ranking]:
     """All rounds, each as a ranking [(mask, result)], the best first.
 
-    A round's masks share their part of `budget` minutes of `jobs` processes; or each takes `steps` steps, twice as many
-    in the second round, and so on.
+    A round's masks share their part of `budget` minutes of `jobs` processes, so that a race may go on with fewer
+    processes for longer; or each takes `steps` steps, twice as many in the second round, and so on.
     """
     names = entrants(need, copies)
     check(names, "need", ",".join(need), "properties that some mask of the class has")
@@ -324,9 +324,10 @@ def race(
     sizes[-1] += STAGED * (STAGED - 1) * (len(plan) > 1)
     Path(out).mkdir(parents=True, exist_ok=True)
     contest, rankings, seen = Contest(out, jobs), [], set(names)
-    given = {"task": task, "budget": budget, "jobs": jobs, "seed": seed, "need": need, "steps": steps, "copies": copies}
+    minutes = None if steps else budget * jobs
+    given = {"task": task, "budget times jobs": minutes, "seed": seed, "need": need, "steps": steps, "copies": copies}
     contest.settle(given | {"sizes": SIZES, "queries": QUERIES, "prompts": ASKED})
-    seconds = [] if steps else _shares(60 * budget * jobs, sizes)
+    seconds = [] if steps else _shares(60 * minutes, sizes)
     if not steps:  # every shape is timed at every size before anything is trained
         shapes = names + (strangers(extra, [], set(names), seed, need) if extra else [])
         slowest = [max(contest.clock(shapes, task, size, seed).values()) for size, _ in plan]
