@@ -9,13 +9,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from minicl.checks import InputError
-from minicl.draw import BLACK, BLUE, GREEN, ORANGE, RED, Records, curve_panel, panels, run_names, without_members
+from minicl.draw import BLACK, RED, Records, curve_panel, panels, run_names, without_members
 from minicl.plugins import short
 
 TITLE = 38  # letters that a title has room for
 LABELLED = 26  # tokens that can still be named one by one
 PRIME = "'"  # tells the copies of a token
 PALE = "#AAAAAA"
+# What is seen, in colours that no strategy has: curves often stand beside masks.
+OWN, OTHERS, OF_QUERY, QUERY = "#34495E", "#8FA9C4", "#B9A27C", "#8E2A3A"
 
 
 def masks(records: Records) -> Figure:
@@ -46,9 +48,9 @@ def front(records: Records) -> Figure:
 
 def mask_legend(figure: Figure, records: Records, *more: Patch) -> None:
     """What the colours of these masks mean, and `more`."""
-    kinds = {"its own example": BLUE, "other examples": ORANGE, "what the query sees": GREEN}
+    kinds = {"its own example": OWN, "other examples": OTHERS, "what the query sees": OF_QUERY}
     if any(_query_is_seen(r["tokens"], r["sees"]) for r in records):
-        kinds["the query"] = RED
+        kinds["the query"] = QUERY
     patches = [Patch(facecolor=colour, label=label) for label, colour in kinds.items()]
     columns = 2 if figure.get_figwidth() < 6 else 3 if more else 4
     figure.legend(handles=[*patches, *more], loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
@@ -73,7 +75,7 @@ def cells(axes: Axes, tokens: list[str], sees: list[str], **style) -> None:
             return 4
         return 1 if example[q] == example[k] else 2
 
-    every, colours = range(len(tokens)), ListedColormap(["#F2F2F2", BLUE, ORANGE, GREEN, RED])
+    every, colours = range(len(tokens)), ListedColormap(["#F2F2F2", OWN, OTHERS, OF_QUERY, QUERY])
     axes.pcolormesh([[kind(q, k) for k in every] for q in every], cmap=colours, vmin=0, vmax=4, **style)
 
 
