@@ -177,7 +177,7 @@ def curves(records: Records) -> Figure:
     entries = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     names = _legend_names([r for panel in lines.values() for r in panel])
     place = {"loc": "outside lower center", "fontsize": 8, "frameon": False}
-    shared = "; all curves of a panel are of the same prompts: a peak that they share is a hard one"
+    shared = "; all curves of a panel are of the same prompts: where several peak, the prompts are hard"
     place |= {"title": bands(shown) + shared * (len(methods) > 1), "title_fontsize": 8}
     _fitting_legend(figure, entries.values(), [names.get(e, e) for e in entries], 3 * min(columns, len(lines)), place)
     return figure
@@ -209,18 +209,18 @@ def _legend_names(lines: Records) -> dict[str, str]:
         counts = {len(r["runs"]) for r in lines if r["method"] == method and r.get("over")}
         names[method] = f"{method}, {'–'.join(str(n) for n in sorted({min(counts), max(counts)}))} seeds"
     for method in {r["method"] for r in lines if r["step"] is None}:
-        mine = [zip(r["lengths"], r["mean"], strict=True) for r in lines if r["method"] == method]
-        first = [next((n for n, mean in pairs if mean < EXACT), None) for pairs in mine]
-        if first.count(first[0]) == len(first):
-            more = "" if first[0] is None else f" (exact from {first[0]} examples on)"
-        else:
-            more = " (exact where the line ends)"
-        names[_plain(method)] = _plain(method) + more
+        exact = {}  # {from so many examples on: in which panels}
+        for r in (r for r in lines if r["method"] == method):
+            first = next((n for n, mean in zip(r["lengths"], r["mean"], strict=True) if mean < EXACT), None)
+            exact.setdefault(first, set()).add(_plain(short(r["task"]) if r["shift"] == "none" else r["shift"]))
+        parts = {n: f" in {', '.join(sorted(where))}" if len(exact) > 1 else "" for n, where in exact.items() if n}
+        said = "; ".join(f"from {n} examples on{where}" for n, where in parts.items())
+        names[_plain(method)] = _plain(method) + f" (exact {said})" * bool(said)
     return names
 
 
-def _plain(baseline):
-    return baseline.replace("_", " ")
+def _plain(name):
+    return name.replace("_", " ")
 
 
 def bands(lines: Records) -> str:

@@ -53,10 +53,11 @@ def theory(records: Records) -> Figure:
             proof = r["mask"] == "invicl (proof)"
             colour, marker = look("invicl" if proof else r["mask"], methods)
             name = "ar, nope" if r["mask"] == "ar" and "nope" in methods else r["mask"]
+            name = "invicl, as the paper's proof" if proof else name
             points = {"marker": marker, "markersize": 3.5, "fillstyle": "none" if proof else "full"}
             axes.plot(r["layers"], r["distance"], "--" if proof else "-", color=colour, label=name, **points)
             if not proof and r["optimiser"] and max(r["from_optimiser"]) > 1e-9:
-                axes.plot(r["layers"], r["optimiser_distance"], ":", color=colour, label=f"{name} as stated")
+                axes.plot(r["layers"], r["optimiser_distance"], ":", color=colour, label=f"{name}, as the paper states")
         axes.set(yscale="log", xlabel="layer", ylim=(lowest / 1.3, 3))
         axes.set_title(rf"$\eta = {rate:g}/\lambda_{{\max}}$", fontsize=10)
     grid[0].set_ylabel("|w − w*| ÷ |w*|, w* the true weights")

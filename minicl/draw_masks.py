@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from minicl.checks import InputError
-from minicl.draw import BLACK, RED, Records, curve_panel, panels, run_names, without_members
+from minicl.draw import BLACK, Records, bands, curve_panel, panels, run_names, without_members
 from minicl.plugins import short
 
 TITLE = 38  # letters that a title has room for
@@ -24,7 +24,7 @@ def masks(records: Records) -> Figure:
     """Attention masks side by side: row sees column, coloured by what is seen; positions under the columns."""
     drawn = [(r, entry) for r in records for entry in r.get("by_layer") or [{"layers": None, "sees": r["sees"]}]]
     more = max(_title(r, entry["layers"]).count("\n") for r, entry in drawn)  # lines of a long title
-    figure, grid = panels(len(drawn), 3.6, 4.1 + 0.2 * more, columns=4, margin=(0, 0.7))
+    figure, grid = panels(len(drawn), 3.6, 4.1 + 0.2 * more, columns=3 if len(drawn) % 4 else 4, margin=(0, 0.7))
     for axes, (record, entry) in zip(grid, drawn, strict=True):
         mask_panel(axes, record, entry["sees"], entry["layers"])
     mask_legend(figure, records)
@@ -37,10 +37,11 @@ def front(records: Records) -> Figure:
     figure, grid = panels(len(seen) + 1, 3.5, 3.4, margin=(0, 0.5))
     for axes, record in zip(grid, seen, strict=False):
         mask_panel(axes, record, record["sees"], None)
+        axes.set_title(axes.get_title(), fontsize=11, pad=16)  # one height for all
         if axes is not grid[0]:
             axes.set_ylabel("")
     curve_panel(grid[-1], lines, {r["method"] for r in lines}, scale=lines)
-    grid[-1].set_title(f"error: {short(lines[0]['task'])} functions", fontsize=11)
+    grid[-1].set_title(f"error on {short(lines[0]['task'])} functions\n{bands(lines)}", fontsize=10)
     grid[-1].legend(fontsize=9, frameon=False)
     mask_legend(figure, seen)
     return figure

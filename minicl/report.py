@@ -35,7 +35,8 @@ def table(evaluation: Evaluation, results: Sequence[tuple[Record, numpy.ndarray]
         if len(contenders) > 1:
             compared = True
             rows.append(["least error", *(least(contenders, [n]) for n in at), least(contenders, common)])
-        lines += [f"{task} in {n_dims} dimensions, shift {shift}: {get_shift(shift).summary}", *columns(rows), ""]
+        changed = "" if shift == "none" else f", shift {shift}: {get_shift(shift).summary}"
+        lines += [f"{task} in {n_dims} dimensions{changed}", *columns(rows), ""]
     end = f"{stats.percent()} intervals over prompts in brackets; an error of 1 is that of answering 0"
     return "\n".join([*lines, end, *([stats.LEADS.format(stats.percent())] if compared else [])])
 

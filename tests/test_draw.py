@@ -133,7 +133,7 @@ def test_the_legend_says_where_a_baseline_is_exact():
     assert legend(MODEL, FLOOR) == ["invicl", "optimal (exact from 2 examples on)"]
     noisy = {"shift": "noise"}
     never = FLOOR | noisy | {"mean": [1.0, 0.1, 0.1]}
-    assert legend(MODEL, FLOOR, MODEL | noisy, never) == ["invicl", "optimal (exact where the line ends)"]
+    assert legend(MODEL, FLOOR, MODEL | noisy, never) == ["invicl", "optimal (exact from 2 examples on in linear)"]
 
 
 def test_a_control_has_its_strategy_s_colour_if_it_stands_alone():

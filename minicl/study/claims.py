@@ -275,13 +275,16 @@ def report(numbers: Evidence, beside: tuple[str, Evidence] | None = None) -> str
     rows = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
     rows[0] = rows[0].replace("|  |", "| |", 1)
     lines = [
-        "# What holds\n\nWritten by `minicl study` from the numbers beside it. Numbered claims are the paper's, "
-        "lettered ones minicl's own. Errors are normalised (1 is that of answering 0): mean over seeds, and range. "
-        f"Ratios: geometric mean over seeds, with two {percent()} intervals: paired over prompts, and Student's over "
-        "seeds. The range of three seeds is not an interval: a fourth lies outside of it half of the time. Rules were "
-        "committed before the first runs that they judge. Most were changed later, some after results had been "
-        "seen: each says when, why, and what had been seen by then. A verdict in brackets is what it would be with all "
-        "thresholds halved and doubled (of a factor: its square root and its square).\n",
+        "# Verdicts\n\nWritten by `minicl study` from the numbers beside it. Numbered claims are the paper's, lettered "
+        "ones minicl's own.\n\n"
+        "- An error of 1 is that of answering 0. Each is a mean over seeds, with the range. The range of three seeds "
+        "is not an interval: a fourth lies outside of it half of the time.\n"
+        f"- A ratio is a geometric mean over seeds, with two {percent()} intervals: paired over prompts, and Student's "
+        "over seeds.\n"
+        "- Rules were committed before the first runs that they judge. Most were changed later, some after results had "
+        "been seen: each says when, why, and what had been seen by then.\n"
+        "- *Halved* and *doubled* is what the verdict would be with such thresholds (of a factor: its square root and "
+        "its square).\n",
         *rows,
         *([] if beside is None else [_both(beside[0], [(v, others[n]) for n, _, v in judged])]),
     ]
@@ -292,7 +295,9 @@ def report(numbers: Evidence, beside: tuple[str, Evidence] | None = None) -> str
         if (numbers.shelf.out / f"figure{claim.figure}.png").exists():
             figure = f"[{figure}](figure{claim.figure}.png)"
         lines.append(f"**{verdict.words}**{others} · {figure} · {claim.place}\n")
-        lines.append(f"*Rule.* {claim.rule}{' ' * bool(claim.changed)}{claim.changed}\n")
+        lines.append(f"*Rule.* {claim.rule}\n")
+        if claim.changed:
+            lines.append(f"<details><summary>Changes of the rule</summary>\n\n{claim.changed}\n\n</details>\n")
         lines += [f"- {part.text}: **{part.words}**. {part.numbers}" for part in verdict.parts]
     return "\n".join(lines) + "\n"
 

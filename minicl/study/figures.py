@@ -60,7 +60,7 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
     grid = ("ar", "nope", "ar+symmetric", "invicl+absolute", "invicl")
     doubled = ("boe", "prefix", "prefix+absolute", "ar+×2", "nope+×2", "boe+×2", "invicl, queries only", "pfn")
     asked = [f"{m}{what}" for m in ("ar", "invicl") for what in ("", f", {scale.queries}", "+blind")]
-    asked += ["pfn", *AS_MANY]
+    asked = sorted([*asked, "pfn", *AS_MANY], key=draw.base_of)
     placed = ("ar", "ar+symmetric", "ar+random", "ar+rotary", "nope", "invicl+absolute", "invicl+rotary", "invicl")
     published = tuple(map(as_published, PAPER_MASKS))
     beyond_linear = _on("sparse_linear", learn) + _on("decision_tree", learn)
@@ -82,13 +82,14 @@ def figures(scale: Scale, masks: Iterable[str] = COMPARED) -> dict[int, Figure]:
             _steps, _on("linear", pair), ("steps",), compares=True,
         ),
         6: Figure("linear probes of four layers", _probes, _on("linear", pair), ("normed_probes",), compares=True),
-        7: Figure("mask × positions, and doubled inputs", _controls, _on("linear", (*grid, *doubled)), ("order",)),
+        7: Figure("mask × positions; ×2: the context is fed twice", _controls, _on("linear", (*grid, *doubled)),
+                  ("order",)),
         8: Figure(
             "losses, queries in each training prompt, queries that do not see themselves (blind)",
             _asked, _on("linear", ("prefix", "prefix, all tokens", *asked)), few=True,
         ),
         9: Figure("what a forward pass costs", _costs),
-        10: Figure("weights set by hand: the distance to w after each layer", _theory),
+        10: Figure("weights set by hand: how far w is from the true weights after each layer", _theory),
         12: Figure("strategies on linear functions", _controls, _on("linear", rest), ("order", "window"),
                    compares=True),
         13: Figure("does more than a window of examples help? Without and with noise", _windows,

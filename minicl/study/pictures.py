@@ -56,7 +56,7 @@ def variants(records: Records) -> Figure:
         axes.set(xscale="log", xlabel=title, ylim=(len(methods) - 0.5, -0.5))
         if max(numbers) < 100 * min(numbers):  # too few powers of ten to read numbers by
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())  # they would overlap
         axes.set_yticks(range(len(methods)), methods, fontsize=9)
         axes.grid(axis="y", color="#EEEEEE")
@@ -72,9 +72,8 @@ def equal_cost(records: Records) -> Figure:
     for r in records:
         groups.setdefault(short(r["method"]), []).append(r["points"])
     figure, grid = panels(2, 4.9, 4, sharey=True)
-    for axes, (cost, title) in zip(
-        grid, {"minutes": "minutes of training on one core", "flops": "FLOPs of training"}.items(), strict=True
-    ):
+    titles = {"minutes": "minutes on one core: steps × the time of one", "flops": "FLOPs of training"}
+    for axes, (cost, title) in zip(grid, titles.items(), strict=True):
         for method, seeds in groups.items():
             points = list(zip(*seeds, strict=False))  # of a step, each seed's
             errors = [[p["error"] for p in point] for point in points]
@@ -90,7 +89,7 @@ def equal_cost(records: Records) -> Figure:
     grid[0].set_ylabel(ERROR)
     grid[1].legend(fontsize=7, frameon=False)
     where = "on the validation prompts, at the training length: geometric mean over seeds, and range"
-    figure.suptitle(f"{where}\nminutes are steps × the time of one step", fontsize=10)
+    figure.suptitle(where, fontsize=10)
     return figure
 
 
