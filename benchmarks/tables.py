@@ -105,7 +105,7 @@ def measure_all(args) -> None:
         measure(method, make, tables, {"splits": SPLITS}, args.out)
     for run in args.models or ():
         config = runs.read_config(run)
-        step, file = next(iter(checkpoints(run).items()))
+        step, file = next(iter(checkpoints(run).items()), (0, None))
         check(
             step == config.train.steps, "models", f"{run} at step {step}", f"runs that finished: {config.train.steps}"
         )

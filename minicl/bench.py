@@ -252,7 +252,7 @@ def _run_turns(masks, args):
 
 
 def _run_race(masks, args):
-    from minicl import draw, race
+    from minicl import draw, quality
 
     check(args.quality, "quality", "an empty name", "a folder")
     settings = _given(args, minutes=15.0, target=0.05, seeds=1)
@@ -261,10 +261,10 @@ def _run_race(masks, args):
     check_int("seeds", settings["seeds"], least=1)
     if args.plot is not None:
         draw.check_ending(args.plot)
-    records = race.quality(masks, args.quality, **settings)
-    print(json.dumps(records) if args.json else race.quality_table(records))
+    records = quality.compare(masks, args.quality, **settings)
+    print(json.dumps(records) if args.json else quality.table(records))
     if args.plot is not None:
-        draw.save(draw.race(records, race.quality_curves(masks, args.quality, settings["seeds"])), args.plot)
+        draw.save(draw.quality(records, quality.curves(masks, args.quality, settings["seeds"])), args.plot)
     return 0
 
 

@@ -106,10 +106,10 @@ def _copy(value):
     return type(value)(map(_copy, value)) if isinstance(value, list | tuple) else value
 
 
-def read(file: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """The content of one checkpoint file; InputError if it is not a whole one of ours. Pickled code is never run."""
+def read(file: str | Path) -> dict[str, Any]:
+    """The content of one checkpoint file, on the CPU; InputError if it is not whole. Pickled code is never run."""
     try:
-        state = torch.load(file, map_location=device, weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{file}: there is no such file") from None
     except Exception as error:  # whatever a damaged file makes of the reader
@@ -123,12 +123,12 @@ def read(file: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]
     return state
 
 
-def newest(run: str | Path, device: str | torch.device = "cpu") -> dict[str, Any] | None:
+def newest(run: str | Path) -> dict[str, Any] | None:
     """The newest whole checkpoint's content, or None if there is none yet; damaged ones are named and passed over."""
     files = checkpoints(run).values()
     for file in files:
         try:
-            return read(file, device)
+            return read(file)
         except InputError as error:
             print(f"passed over {error}", file=sys.stderr)
     if files:

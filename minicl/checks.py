@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 
@@ -41,6 +41,20 @@ def choose(what: str, given: Any, options: Collection[str], also: str = "") -> A
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise InputError(f"{what}: got {given!r}{hint}, allowed: {', '.join(options)}{also}")
     return given
+
+
+def check_alone(mode: str, args: argparse.Namespace, add_arguments: Callable, beside: Collection[str]) -> None:
+    """Only the flags `beside` go with the flag `mode`, which looks at no others: those must have their defaults."""
+    plain = argparse.ArgumentParser()
+    add_arguments(plain)
+    allowed = ", ".join(map(_flag, beside))
+    for name, value in vars(args).items():
+        ok = name in ("runs", mode, *beside) or value == plain.get_default(name)
+        check(ok, mode.replace("_", "-"), f"{_flag(name)} beside it", allowed)
+
+
+def _flag(name):
+    return f"--{name.replace('_', '-')}"
 
 
 def check_prompt(xs: Any, ys: Any, queries: Any, d: int | None = None, finite: bool = True) -> None:

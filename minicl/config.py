@@ -150,6 +150,8 @@ class Config:
         check(self.train.decay <= 1, "decay", self.train.decay, "a number from 0 to 1")
         exact = self.train.precision == "fp32" or self.machine.linear != "onednn"
         check(exact, "linear", "onednn with bf16", "auto, torch; or onednn with --precision fp32")
+        one_pass = not self.model.strategy.average
+        check(one_pass or not self.machine.compile, "compile", "mask batchicl", "masks of one pass for a prompt")
         check(self.machine.compile or not self.machine.cuda_graphs, "cuda_graphs", "True", "only with --compile")
         for step in self.train.keep:
             check_int("keep", step, least=1, most=self.train.steps)

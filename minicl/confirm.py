@@ -4,7 +4,6 @@ The runs are those of the study's size `small`, with the same number of queries 
 study can stand beside them. What chose the finalists was another seed.
 """
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 from minicl import contest, kinds
 from minicl.auditing import CERTIFICATES, audit
 from minicl.checks import check
-from minicl.devices import use_threads
+from minicl.cost import time_updates
 from minicl.masks import get_strategy
 from minicl.study.evidence import LENGTHS, Error, Evidence, Missing, lower, ratio
 from minicl.study.numbers import Shelf
 from minicl.study.plan import ALL, Run, config_of
-from minicl.timing import quartiles, take_turns
+from minicl.timing import quartiles
 from minicl.timing import ratio as time_ratio
 
 SCALE = "study"
@@ -79,8 +78,7 @@ def step_times(shelf: Shelf, masks: Sequence[str], task: str, repeats: int = 31)
 
     def compute():
         training = {m: contest.Trial(m, task, "small", 0, 1000).training() for m in every}
-        with use_threads(1):
-            seconds = take_turns({m: t.update for m, t in training.items()}, repeats, 2, time.process_time)
+        seconds = time_updates(training, repeats, 2)
         return {m: {"seconds": quartiles(s)[1], "ratio": time_ratio(s, seconds[REFERENCE])} for m, s in seconds.items()}
 
     return shelf.keep(f"steps {task}", given, compute)

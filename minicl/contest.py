@@ -28,11 +28,11 @@ from minicl.auditing import symbolic
 from minicl.checkpoint import write_atomically
 from minicl.checks import InputError, check
 from minicl.config import Config
-from minicl.devices import Devices, use_threads
+from minicl.cost import time_updates
+from minicl.devices import Devices
 from minicl.masks import get_strategy, layout
 from minicl.progress import Progress
 from minicl.stats import rank_correlation
-from minicl.timing import take_turns
 from minicl.training import Failure, Training
 
 FINALISTS = 8
@@ -138,11 +138,9 @@ def score(result: Result) -> float:
 
 
 def step_seconds(masks: Iterable[str], task: str, size: str, seed: int) -> dict[str, float]:
-    """{mask: seconds of processor time in a step}, the masks taking turns."""
+    """{mask: seconds in a step}, the masks taking turns."""
     # The same prompt lengths for all: those are functions of seed and step.
-    updates = {mask: Trial(mask, task, size, seed, 1000).training().update for mask in masks}
-    with use_threads(1):  # as the processes that train
-        seconds = take_turns(updates, TIMED, WARM, clock=time.process_time)
+    seconds = time_updates({m: Trial(m, task, size, seed, 1000).training() for m in masks}, TIMED, WARM)
     return {mask: statistics.median(times) for mask, times in seconds.items()}
 
 

@@ -3,6 +3,7 @@
 import functools
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 
 from minicl import batchicl
 from minicl.config import Config
+from minicl.devices import use_threads
 from minicl.schedule import prompt_size
 from minicl.text import duration
 from minicl.timing import take_turns
@@ -56,15 +58,28 @@ def step_seconds(config: Config, seconds: Sequence[float], first: int) -> float:
     return mean_flops(config) / statistics.median(w / s for w, s in zip(work, seconds, strict=True))
 
 
+def time_updates(trainings: dict[str, "Training"], repeats: int, warmup: int) -> dict[str, list[float]]:
+    """Seconds of updates, by name, taking turns on one thread.
+
+    Processor time, as other work on the machine does not count in it; on a GPU the time until the device has finished.
+    """
+
+    cpu = all(training.devices.device.type == "cpu" for training in trainings.values())
+    calls = {name: functools.partial(_update, training) for name, training in trainings.items()}
+    with use_threads(1):
+        return take_turns(calls, repeats, warmup, time.process_time if cpu else time.perf_counter)
+
+
+def _update(training):
+    training.update()
+    float(training.loss_sum)  # the device has finished
+
+
 def dry_run(training: "Training", measured: int = 5) -> dict[str, Any]:
     """What a run would be and cost, from a few updates of a model that is then thrown away."""
-
-    def update():
-        training.update()
-        float(training.loss_sum)  # the device has finished
-
     config = training.config
-    (seconds,) = take_turns({"": update}, measured - 1, warmup=1).values()
+    with use_threads(config.machine.threads):
+        (seconds,) = take_turns({"": functools.partial(_update, training)}, measured - 1, warmup=1).values()
     usual = step_seconds(config, seconds, first=1)
     return {
         "config": config.to_json(),

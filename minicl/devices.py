@@ -79,7 +79,7 @@ class Devices:
         self.device = find_device(f"cuda:{os.environ['LOCAL_RANK']}" if name == "cuda" and self.world > 1 else name)
         check(batch_size % self.world == 0, "batch_size", batch_size, f"a multiple of the {self.world} processes")
         self.share = batch_size // self.world
-        if self.device.type == "cuda":
+        if self.device.index is not None and self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world > 1 and not distributed.is_initialized():
             self._meet()
@@ -156,10 +156,11 @@ def choose_library(config: Config, folder: Path, devices: Devices) -> Config:
         if (folder / "config.json").exists():
             with contextlib.suppress(InputError, KeyError, TypeError, AttributeError):  # `hold` says what is wrong
                 choice = runs.read_settings(folder)["machine"].get("linear", "torch")
-        elif devices.device.type == "cpu" and float32:
+        elif devices.device.type == "cpu" and float32 and torch.backends.mkldnn.is_available():
             choice = faster(config.model.n_embd, rows=512)
     onednn = devices.total(torch.tensor(int(devices.is_main and choice == "onednn"), device=devices.device))
     check(not onednn or devices.device.type == "cpu", "linear", "onednn on a GPU", "auto, torch")
+    check(not onednn or torch.backends.mkldnn.is_available(), "linear", "onednn, which torch lacks here", "auto, torch")
     return dataclasses.replace(
         config, machine=dataclasses.replace(config.machine, linear="onednn" if onednn else "torch")
     )

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,9 @@ EXACT = 1e-9  # an error below this is rounding
 
 
 def check_ending(path: str | Path) -> None:
-    """Refuse a file name that says no picture format, before any work is done for the picture."""
+    """Refuse a file name that says no picture format, or no folder, before any work is done for the picture."""
     choose(f"picture {path}: its ending", Path(path).suffix.lower(), (".png", ".pdf", ".svg"))
+    check(Path(path).absolute().parent.is_dir(), f"picture {path}", Path(path).parent, "a folder that exists")
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -142,8 +144,8 @@ def base_of(method: str) -> str:
 
 def without_members(records: Records) -> Records:
     """The records without the single runs whose mean over seeds is there too."""
-    averaged = {run for r in records for run in r.get("runs", [])}
-    return [r for r in records if r["run"] not in averaged]
+    averaged = {(run, r["step"], r["shift"]) for r in records for run in r.get("runs", [])}
+    return [r for r in records if (r["run"], r["step"], r["shift"]) not in averaged]
 
 
 def mark_training_length(axes: Axes, n: int, **line) -> None:
@@ -154,12 +156,13 @@ def mark_training_length(axes: Axes, n: int, **line) -> None:
 def curves(records: Records) -> Figure:
     """Error against the number of examples: one panel for every kind of prompts; and step, if a run has several."""
     trained = [r for r in records if r["step"] is not None]
-    several = len({(r["run"], r["step"]) for r in trained}) > len({r["run"] for r in trained})
+    runs = {(r["run"], r["step"]) for r in trained if r["run"] is not None}
+    several = len(runs) > len(dict(runs))
 
     def kind(r):
         return short(r["task"]), r["n_dims"], r["shift"]
 
-    shown = without_members(records)
+    shown = _told_apart(without_members(records), lambda r: (kind(r), r["step"] if several else None))
     methods = {r["method"] for r in shown if r["step"] is not None}
     steps = {key: sorted({r["step"] for r in trained if kind(r) == key}) for key in map(kind, trained)}
     lines = {
@@ -181,6 +184,14 @@ def curves(records: Records) -> Figure:
     place |= {"title": bands(shown) + shared * (len(methods) > 1), "title_fontsize": 8}
     _fitting_legend(figure, entries.values(), [names.get(e, e) for e in entries], 3 * min(columns, len(lines)), place)
     return figure
+
+
+def _told_apart(lines, panel):
+    """The lines with their run's name where a panel has several of one method, which differ in more than the seed."""
+    count = Counter((panel(r), r["method"]) for r in lines if r["step"] is not None)
+    again = {method for (_, method), n in count.items() if n > 1}
+    named = [r for r in lines if r["method"] in again and r["run"] is not None]
+    return [r | {"method": f"{r['method']} ({Path(r['run']).name})"} if r in named else r for r in lines]
 
 
 def _fitting_legend(figure, lines, names, columns, place):
@@ -312,7 +323,7 @@ def _prompt_panel(axes, r, name, methods):
 
 def steps(records: Records) -> Figure:
     """Error against training step, in one panel at the training length and in one at the longest."""
-    lines = [r for r in records if r["step"] is not None and r["shift"] == "none"]
+    lines = without_members([r for r in records if r["step"] is not None and r["shift"] == "none"])
     chosen = sorted({n for r in lines for n in (r["trained_on"], max(r["lengths"]))})
     methods = {r["method"] for r in lines}
     names = _legend_names(lines)
@@ -320,9 +331,8 @@ def steps(records: Records) -> Figure:
     for axes, n in zip(grid, chosen, strict=True):
         for method in sorted(methods):
             mine = [r for r in lines if r["method"] == method and n in r["lengths"]]
-            averaged = [r for r in mine if r.get("over")] or mine
-            for run in sorted({str(r.get("runs") or r["run"]) for r in averaged}):
-                points = sorted((r for r in averaged if str(r.get("runs") or r["run"]) == run), key=lambda r: r["step"])
+            for run in sorted({str(r.get("runs") or r["run"]) for r in mine}):
+                points = sorted((r for r in mine if str(r.get("runs") or r["run"]) == run), key=lambda r: r["step"])
                 at = [r["lengths"].index(n) for r in points]
                 x = [r["step"] for r in points]
                 mean, low, high = ([r[k][i] for r, i in zip(points, at, strict=True)] for k in ("mean", "low", "high"))
@@ -331,7 +341,7 @@ def steps(records: Records) -> Figure:
                 axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.set(yscale="log", xlabel="training step", ylabel=ERROR)
         axes.set_title(f"{n} examples", fontsize=10)
-        axes.legend(fontsize=8, frameon=False, title=bands(without_members(lines)), title_fontsize=8)
+        axes.legend(fontsize=8, frameon=False, title=bands(lines), title_fontsize=8)
     return figure
 
 
@@ -373,7 +383,7 @@ def training(records: Records) -> Figure:
     return figure
 
 
-def race(records: Records, curve_records: Records) -> Figure:
+def quality(records: Records, curve_records: Records) -> Figure:
     """Error against seconds of training, the recipe of 2022 dashed; and error against examples at the end."""
     figure, (left, right) = panels(2, 5, 3.9, margin=(0, 0))
     methods, target = {short(r["mask"]) for r in records}, records[0]["target"]
@@ -400,8 +410,8 @@ def race(records: Records, curve_records: Records) -> Figure:
 
 def order(records: Records) -> Figure:
     """Spread of the query prediction over orders of the context, one row per run."""
-    folders = [Path(r["run"]).name for r in records]
-    names = [r["method"] + ("" if f == r["method"] else f" ({f})") for r, f in zip(records, folders, strict=True)]
+    named = run_names(records)
+    names = [named[r["run"], r["step"]] for r in records]
     methods = {r["method"] for r in records}
     figure, (axes,) = panels(1, 5, 0.34 * len(records) + 1.1, margin=(2, 0))
     for i, r in enumerate(records):

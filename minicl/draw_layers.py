@@ -9,12 +9,12 @@ from minicl.draw import ERROR, RED, Records, look, mark_training_length, panels
 
 
 def probes(records: Records) -> Figure:
-    """Probe error against examples: one panel per run, one line per layer, the model and the controls beside them."""
-    runs = list(dict.fromkeys(r["run"] for r in records))
+    """Probe error against examples: one panel per checkpoint, one line per layer, with the model and the controls."""
+    runs = list(dict.fromkeys((r["run"], r["step"]) for r in records))
     shades = ["#C6DBEF", "#6BAED6", "#2171B5", "#08306B"]
     figure, grid = panels(len(runs), 4.8, 4, margin=(0.4, 0.4), sharey=True)
-    for axes, run in zip(grid, runs, strict=True):
-        mine = [r for r in records if r["run"] == run]
+    for axes, (run, step) in zip(grid, runs, strict=True):
+        mine = [r for r in records if (r["run"], r["step"]) == (run, step)]
         layers = sorted({r["layer"] for r in mine if r["layer"] is not None})
 
         def line(kind, layer, axes=axes, mine=mine, **style):
@@ -31,7 +31,8 @@ def probes(records: Records) -> Figure:
         )
         mark_training_length(axes, mine[0]["trained_on"], label="trained to")
         axes.set(yscale="log", xlabel="examples in the prompt", ylabel=ERROR)
-        axes.set_title(f"{mine[0]['method']} ({Path(run).name})", fontsize=10)
+        when = f", step {step}" if [other for other, _ in runs].count(run) > 1 else ""
+        axes.set_title(f"{mine[0]['method']} ({Path(run).name}{when})", fontsize=10)
     lines, names = grid[0].get_legend_handles_labels()
     figure.legend(
         lines, names, loc="outside lower center", ncols=min(4 * len(runs), len(names)), fontsize=8, frameon=False

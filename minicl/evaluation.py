@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import sys
-from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import nn
 from minicl import plugins, runs, stats
 from minicl.answers import Windowed, answers
 from minicl.baselines import BASELINES, get_baseline
-from minicl.checks import InputError, check, check_int, choose
+from minicl.checks import InputError, check, check_alone, check_int, choose
 from minicl.config import Config
 from minicl.devices import auto_device, device_of, use_threads
 from minicl.progress import Progress
@@ -274,6 +273,14 @@ def _baselines(baselines):
 
 PROMPT_PLOT = "n_dims = 1: answer one prompt instead, and draw its points, the predicted curves and the shuffled prompt"
 
+MODES = {  # measurements of another kind, and the flags that go with each
+    "training": ("plot", "json", "trust"),
+    "prompt_plot": ("lengths", "seed", "permutations", "shifts", "baselines", "checkpoints", "window", "threads",
+                    "trust", "json"),
+    "order": ("plot", "prompts", "seed", "permutations", "tolerance", "checkpoints", "window", "threads", "trust",
+              "json"),
+}  # fmt: skip
+
 TRAINING = "show instead how the error fell during training, as metrics.jsonl has it"
 
 
@@ -295,9 +302,12 @@ def run(args):
     from minicl import draw, history, order, prompt, report
 
     check_run_arguments(args)
-    _check_one_picture(args)
+    if args.prompt_plot is not None:
+        draw.check_ending(args.prompt_plot)
+    for mode, beside in MODES.items():
+        if getattr(args, mode):
+            check_alone(mode, args, add_arguments, beside)
     if args.training:
-        _check_only_training(args)
         return _show(args, history.of_runs(args.runs, args.trust), history.table, draw.training, args.plot)
     names = ("shifts", "lengths", "max_examples", "checkpoints", "baselines", "prompts", "seed")
     names += ("window", "threads", "trust")
@@ -323,24 +333,3 @@ def _show(args, records, text, picture, file):
     if file is not None:
         draw.save(picture(records), file)
     return 0
-
-
-def _check_only_training(args):
-    """--training measures nothing: no flag that says what to measure goes with it."""
-    plain = ArgumentParser()
-    add_arguments(plain)
-    also = ("runs", "training", "plot", "json", "trust")
-    for name, value in vars(args).items():
-        beside = f"--{name.replace('_', '-')} beside it"
-        check(name in also or value == plain.get_default(name), "training", beside, "--plot, --json, --trust")
-
-
-def _check_one_picture(args):
-    """--prompt-plot is a measurement of its own: it goes with no other."""
-    if args.prompt_plot is not None:
-        from minicl import draw
-
-        draw.check_ending(args.prompt_plot)
-        for flag in ("plot", "order", "max_examples"):
-            beside = f"--{flag.replace('_', '-')} beside it"
-            check(not getattr(args, flag), "prompt-plot", beside, "--lengths, --seed, --permutations, --shifts")

@@ -310,7 +310,7 @@ def is_causal(mask: Tensor) -> bool:
     return mask.ndim == 2 and torch.equal(mask, torch.ones_like(mask).tril())
 
 
-_layout = lru_cache(maxsize=256)(_build)  # more than a run has lengths, 1 MB of mask each at most
+_layout = lru_cache(maxsize=256)(_build)  # more than a run has lengths
 _large_layout = lru_cache(maxsize=4)(_build)
 
 

@@ -58,6 +58,8 @@ class ModelConfig:
         if self.average_at is not None:
             check(strategy.average, "average_at", f"{self.average_at} with mask {strategy.name}", "with batchicl")
             check_int("average_at", self.average_at, least=0, most=self.n_layer)
+        fixed = not strategy.average or self.resolved_positions != "random"
+        check(fixed, "positions", f"random with mask {strategy.name}", "others: its passes have one example each")
         if self.resolved_positions in ROTARY:
             size = self.n_embd // self.n_head
             check(size % 2 == 0, "n_embd", f"{size} dimensions in each head", "an even number, with rotary positions")

@@ -18,7 +18,7 @@ from torch import Tensor
 from minicl import runs
 from minicl.answers import states
 from minicl.baselines import get_baseline
-from minicl.checks import check, check_int
+from minicl.checks import check, check_alone, check_int
 from minicl.config import Config
 from minicl.devices import auto_device, device_of, use_threads
 from minicl.model import Transformer
@@ -246,9 +246,8 @@ def _attention(args):
     from minicl import attention, draw, draw_masks
 
     draw.check_ending(args.attention)
-    for flag in ("plot", "max_examples"):
-        beside = f"--{flag.replace('_', '-')} beside it"
-        check(getattr(args, flag) is None, "attention", beside, "--at-layers, --lengths, --prompts, --checkpoints")
+    beside = ("at_layers", "lengths", "prompts", "checkpoints", "threads", "trust", "json")
+    check_alone("attention", args, add_arguments, beside)
     one = args.lengths is None or len(args.lengths) == 1
     check(one, "lengths with --attention", f"{len(args.lengths or ())} numbers", "one number")
     n, prompts = args.lengths[0] if args.lengths else None, 64 if args.prompts is None else args.prompts

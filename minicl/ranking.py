@@ -2,12 +2,12 @@
 
 from matplotlib.figure import Figure
 
-from minicl.draw import BLACK, BLUE, ERROR, ORANGE, Records, look
+from minicl.draw import BLACK, ERROR, Records, look
 from minicl.draw_masks import cells
 from minicl.kinds import BUILT_IN
 
 LENGTHS = ("the training length", "2.5 times it")
-SHADES = (BLUE, ORANGE)  # of the two lengths
+SHADES = (BLACK, "#9AA5B1")  # of the two lengths
 
 
 def race(records: Records) -> Figure:
@@ -90,7 +90,8 @@ def _costs(axes, rows, front, label):
     for x, y, _ in sorted(points, key=lambda p: p[:2]):
         if not best or y < best[-1][1]:
             best.append((x, y))
-    axes.step(*zip(*best, strict=True), where="post", color=BLACK, linewidth=0.8, linestyle=":", label="the front")
+    style = {"color": BLACK, "linewidth": 0.8, "linestyle": ":", "label": "the least so far"}
+    axes.step(*zip(*best, strict=True), where="post", **style)
     axes.set(yscale="log", xlabel=label, ylabel="geometric mean of both errors")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)

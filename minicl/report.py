@@ -73,4 +73,4 @@ def _cells(result, at):
 
 
 def _cell(mean, low, high):
-    return f"{mean:.3g} ({low:.3g}–{high:.3g})" if mean > 1e-6 else "0"
+    return f"{mean:.3g} ({low:.3g}–{high:.3g})" if not mean <= 1e-6 else "0"

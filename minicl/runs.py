@@ -34,17 +34,19 @@ def load_run(
     path: str | Path, step: int | None = None, device: str | torch.device = "cpu", trust: bool = False
 ) -> tuple[nn.Module, Config]:
     """As `load`: the model, and all that it was trained with."""
-    path = Path(path)
+    from minicl.devices import find_device  # it needs this module itself
+
+    path, device = Path(path), find_device(str(device))
     if path.is_dir():
         read_config(path, trust)
         steps = checkpoints(path)
         if step is not None and step not in steps:
             raise InputError(f"{path}: got step {step}, allowed: {', '.join(map(str, sorted(steps))) or 'none yet'}")
-        state, folder = newest(path, device) if step is None else read(steps[step], device), path
+        state, folder = newest(path) if step is None else read(steps[step]), path
         if state is None:
             raise InputError(f"{path}: has no whole checkpoint yet")
     else:
-        state, folder = read(path, device), path.absolute().parent.parent
+        state, folder = read(path), path.absolute().parent.parent
     config = Config.from_json(state["config"], folder, trust)
     model = make_model(config.model)
     try:

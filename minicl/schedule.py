@@ -55,6 +55,6 @@ def _share(config, step):
     """Of the dimensions, and in the curriculum of 2022 of the examples too: a quarter at first, all in the end."""
     whole = config.data.curriculum_steps
     if config.data.lengths == "curriculum":
-        whole = whole or max(1, round(0.15 * planned_steps(config.train, step)))
+        whole = whole or max(1, round(0.15 * planned_steps(config.train, 0)))
     stage = STAGES if whole is None else min(STAGES, STAGES * step // whole)
     return 1 / 4 + 3 / 4 * stage / STAGES

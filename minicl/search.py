@@ -9,7 +9,8 @@ from typing import Any
 from minicl import confirm, contest, draw, kinds, ranking
 from minicl.auditing import CERTIFICATES, audit
 from minicl.checkpoint import make_folder, write_atomically
-from minicl.checks import check, check_int, choose
+from minicl.checks import check, check_alone, check_int, choose
+from minicl.plugins import short
 from minicl.runs import take
 from minicl.study.evidence import LENGTHS
 from minicl.study.numbers import Shelf
@@ -18,6 +19,8 @@ from minicl.tasks import task_class
 from minicl.text import columns, names
 
 NEEDS = (*CERTIFICATES, "informed")
+# What goes with each flag that asks for something else than a race.
+MODES = {"count": ("copies", "json"), "show": ("json",), "confirm": ("task", "jobs", "out", "plot", "json")}
 
 
 def add_arguments(parser):
@@ -41,16 +44,13 @@ def add_arguments(parser):
 
 
 def run(args):
-    asked = [flag for flag in ("count", "show", "confirm") if getattr(args, flag) not in (None, False)]
+    asked = [flag for flag in MODES if getattr(args, flag) not in (None, False)]
     check(len(asked) < 2, "search", " and ".join(f"--{flag}" for flag in asked), "one of them")
+    for mode in asked:
+        check_alone(mode, args, add_arguments, MODES[mode])
     if args.plot is not None:
-        check(asked in ([], ["confirm"]), "plot", f"with --{''.join(asked)}", "with a race, or with --confirm")
         draw.check_ending(args.plot)
-        check(Path(args.plot).absolute().parent.is_dir(), "plot", args.plot, "a file in a folder that exists")
-    for flag in ("budget", "steps"):
-        check(not asked or getattr(args, flag) is None, flag, f"with --{''.join(asked)}", "with a race")
     if args.show is not None:
-        check(args.copies is None, "copies", args.copies, "without --show")
         record = show(args.show)
         print(json.dumps(record) if args.json else _described(record))
         return 0
@@ -119,7 +119,7 @@ def _confirm(args):
             _say("stopped; the same command goes on from here")
             return 128 + stopped.args[0]
     records = confirm.compare(shelf, masks, args.task, runs)
-    write_atomically(Path(args.out, f"confirmed-{args.task}.json"), json.dumps(records).encode())
+    write_atomically(Path(args.out, f"confirmed-{short(args.task)}.json"), json.dumps(records).encode())
     print(json.dumps(records) if args.json else _compared(records, confirm.champion(confirm.finalists(args.out))))
     if args.plot is not None and records:
         draw.save(ranking.confirmed(records, confirm.front(records)), args.plot)

@@ -9,6 +9,8 @@ A class of one's own is a few lines in a file, named as `path/to/file.py:name` w
     class cubic(Task):
         \"\"\"y = w·x³ / √15\"\"\"
 
+        degree = 3  # inputs c times as large have labels c³ times as large
+
         def function(self, random):
             w = random.normal("w", self.n_dims)
             return lambda xs: dot(w, xs**3) / 15**0.5

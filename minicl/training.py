@@ -70,7 +70,8 @@ class Training:
 
     def loss(self, step: int) -> Tensor:
         """Mean squared error of the predictions that are trained on, over the task's normaliser."""
-        xs, ys, queries, targets = self.batch(step)
+        with products("highest"):  # the same prompts on any device
+            xs, ys, queries, targets = self.batch(step)
         n = xs.shape[1]
         rows = None
         if self.model.positions == "random":
@@ -196,7 +197,8 @@ def choose_settings(preset: str | None, file: str | Path | None, trust: bool, se
 def default_folder(config: Config, preset: str | None) -> str:
     """Where a run goes if nobody says where."""
     names = (config.task.name, "deepset" if config.model.architecture == "deepset" else config.model.mask)
-    return f"runs/{'-'.join(map(plugins.short, names))}-{preset or 'custom'}-{config.train.seed}"
+    name = "-".join([*map(plugins.short, names), preset or "custom", str(config.train.seed)])
+    return f"runs/{name.replace('/', '-')}"  # a mask in two stages has a /
 
 
 def last_metrics(folder: Path) -> dict[str, Any]:
@@ -221,7 +223,7 @@ def train_run(config: Config, folder: str | Path) -> None:
         config = config.continuing(devices.from_main(devices.is_main and runs.read_settings(folder)))
         training = Training(config, devices)
         say(devices, _greeting(config, training.model))
-        state = checkpoint.newest(folder, devices.device)
+        state = checkpoint.newest(folder)
         if state is not None:
             training.restore(state)
         with writing_to(folder):
@@ -380,7 +382,8 @@ def run(args):
     dry, as_json = given.pop("dry_run"), given.pop("json")
     preset = preset or "tiny"
     if dry:
-        return _dry_run(choose_settings(preset, file, trust, given), as_json)
+        config = choose_settings(preset, file, trust, given)
+        return _dry_run(config, Path(out or default_folder(config, None if file else preset)), as_json)
     try:
         record = train(preset, out, file, trust, **given)
     except Failure as failure:
@@ -392,9 +395,10 @@ def run(args):
     return 0
 
 
-def _dry_run(config, as_json):
+def _dry_run(config, folder, as_json):
     devices = Devices(config.machine, config.train.batch_size)
     with devices.joined():
+        config = choose_library(config, folder, devices)
         record = cost.dry_run(Training(config, devices))
     if devices.is_main:
         print(json.dumps(record) if as_json else cost.table(record))

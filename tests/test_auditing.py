@@ -314,7 +314,7 @@ def test_a_disagreement_is_reported(monkeypatch, capsys):
         (["audit", "--positions", "odd"], ("--positions", "odd", "absolute")),
         (["audit", "--mask", "invicl", "--copies", "1"], ("copies", "at least 2")),
         (["audit", "--plot", "m.xyz", "--mask", "ar"], ("m.xyz", ".png")),
-        (["audit", "--plot", "no/such/m.png", "--mask", "ar"], ("no/such/m.png", "No such file")),
+        (["audit", "--plot", "no/such/m.png", "--mask", "ar"], ("no/such/m.png", "a folder that exists")),
         (["audit", "--copies", "0"], ("copies", "0", "at least 1")),
         (["audit", "--examples", "99999999"], ("examples", "99999999", "at most 40")),
         (["audit", "--layers", "99999999"], ("layers", "at most 1000")),

@@ -131,6 +131,11 @@ def test_when_no_checkpoint_is_whole_nothing_is_thrown_away(cli, tmp_path, whole
     assert newest(tmp_path) is None, "there is none at all"
 
 
+def test_a_device_that_is_not_there_is_no_damage(tmp_path, whole):
+    with pytest.raises(InputError, match="device: got 'cuda', allowed: auto, cpu"):
+        load(whole, device="cuda")
+
+
 def test_a_checkpoint_of_other_settings_is_refused(cli, tmp_path, whole):
     run = tmp_path / "run"
     shutil.copytree(whole, run)

@@ -94,12 +94,13 @@ def test_a_damaged_ranking_is_one_line(text, raced, cli):
 
 
 def test_bad_input_is_one_line(cli):
-    assert_one_line(cli("search", "--count", "--steps", 5), "steps", "with a race")
-    assert_one_line(cli("search", "--steps", 5, "--plot", "nowhere/a.png"), "plot", "a folder that exists")
+    assert_one_line(cli("search", "--count", "--steps", 5), "count: got --steps beside it", "--copies")
+    assert_one_line(cli("search", "--steps", 5, "--plot", "nowhere/a.png"), "picture", "a folder that exists")
     assert_one_line(cli("search", "--show", "one:y-Y/0/one:"), "at least 1")
     assert_one_line(cli("search", "--show", "one:y-YY"), "twice")
     assert_one_line(cli("search", "--confirm", 2, "--out", "nothing"), "out", "nothing", "ranking.json")
     assert_one_line(cli("search", "--confirm", 0, "--out", "nothing"), "confirm", "0")
     assert_one_line(cli("search", "--confirm", 1, "--count"), "search", "one of them")
-    assert_one_line(cli("search", "--count", "--plot", "a.png"), "plot", "--confirm")
+    assert_one_line(cli("search", "--count", "--plot", "a.png"), "count: got --plot beside it")
+    assert_one_line(cli("search", "--confirm", 1, "--seed", 3), "confirm: got --seed beside it", "--task")
     assert_one_line(cli("search", "--confirm", 1, "--plot", "a.gif"), "a.gif", ".png")

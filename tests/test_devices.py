@@ -12,7 +12,9 @@ import torch
 from conftest import assert_one_line
 from training_helpers import ROOT, finish, flags, newest_step, start, tiny_config
 
+from minicl import devices
 from minicl.checks import InputError
+from minicl.config import Config
 from minicl.devices import Devices, Signals, Stop, find_device, use_threads
 from minicl.training import Training
 
@@ -46,6 +48,33 @@ def test_find_device():
     for name in ("tpu", "cuda:99", "meta", ""):
         with pytest.raises(InputError, match=f"device: got '{name}', allowed: auto, cpu"):
             find_device(name)
+
+
+def test_one_gpu_needs_no_number(monkeypatch):
+    """`auto` is the device "cuda" there. torch.cuda.set_device takes none without an index; more GPUs have one each."""
+    chosen = []
+
+    def set_device(device):
+        chosen.append(torch.cuda._utils._get_device_index(device))  # what torch does first
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
+    assert Devices(Config.make("tiny").machine, 8).device == torch.device("cuda") and not chosen
+    assert Devices(Config.make("tiny", device="cuda:1").machine, 8).device.index == 1 and chosen == [1]
+
+
+def test_torch_without_onednn(tmp_path, monkeypatch):
+    """As on macOS: nothing asks for it, unless somebody does."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "faster", None)
+    for linear, config in ((name, tiny_config(linear=name)) for name in ("auto", "onednn")):
+        here = Devices(config.machine, config.train.batch_size)
+        if linear == "auto":
+            assert devices.choose_library(config, tmp_path, here).machine.linear == "torch"
+        else:
+            with pytest.raises(InputError, match="linear: got onednn, which torch lacks here, allowed: auto, torch"):
+                devices.choose_library(config, tmp_path, here)
 
 
 def test_threads_are_put_back():

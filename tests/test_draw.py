@@ -10,7 +10,7 @@ import pytest
 from conftest import assert_one_line
 from matplotlib.colors import to_hex
 
-from minicl import audit, draw, draw_masks, stats, train
+from minicl import audit, draw, draw_layers, draw_masks, stats, train
 from minicl.checks import InputError
 from minicl.study import pictures
 
@@ -89,8 +89,11 @@ def test_records_of_something_else_are_one_line(tmp_path, plot, capsys, content)
 def test_a_picture_that_cannot_be_written_is_one_line(cli, plot, tmp_path, capsys):
     assert plot("curves", "gone.json", "-o", "c.gif") == 2
     assert "c.gif: its ending: got '.gif', allowed: .png, .pdf, .svg" in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"no/c\.png: cannot be written: No such file"):
+    with pytest.raises(InputError, match=r"no/c\.png: got .*no, allowed: a folder that exists"):
         draw.save(draw_masks.masks([MASK]), tmp_path / "no" / "c.png")
+    (tmp_path / "taken.png").mkdir()
+    with pytest.raises(InputError, match=r"taken\.png: cannot be written: Is a directory"):
+        draw.save(draw_masks.masks([MASK]), tmp_path / "taken.png")
     assert_one_line(cli("evaluate", "run", "--plot", "c.gif"), "c.gif", ".png")
 
 
@@ -148,6 +151,45 @@ def test_seeds_are_one_line_with_their_range():
     (axes,) = draw.curves(records).axes
     assert lines_of(axes)["invicl"].get_ydata().tolist() == [1.0, 0.3, 0.03]
     assert [lines_of(a)["invicl, 2 seeds"].get_ydata().tolist() for a in draw.steps(records).axes] == [[0.3], [0.03]]
+
+
+def test_a_seed_that_is_ahead_keeps_its_curve():
+    """Seed 0 is at steps 5 and 9, seed 1 at 5 only: a mean there, and seed 0 alone later."""
+    ahead = [MODEL | {"step": 9, "mean": [1.0, 0.1, 0.01]}, MODEL, MODEL | {"run": "s"}]
+    mean = MODEL | {"run": None, "over": "seeds", "runs": ["r", "s"], "mean": [1.0, 0.3, 0.03]}
+    early, late = draw.curves([*ahead, mean]).axes
+    shown = [[*lines_of(axes)["invicl"].get_ydata()] for axes in (early, late)]
+    assert shown == [mean["mean"], ahead[0]["mean"]]
+    points = [[*line.get_ydata()] for line in draw.steps([*ahead, mean]).axes[1].get_lines()]
+    assert sorted(points) == [[0.01], [0.03]], "the mean, and the seed that is alone"
+
+
+def test_methods_of_different_lengths_share_a_panel_with_several_seeds_too():
+    seeds = [MODEL | {"run": f"{m}-{i}", "method": m, "step": s} for m, s in (("ar", 5), ("boe", 9)) for i in (0, 1)]
+    means = [MODEL | {"run": None, "method": m, "step": s, "over": "seeds", "runs": [f"{m}-0", f"{m}-1"]}
+             for m, s in (("ar", 5), ("boe", 9))]  # fmt: skip
+    (axes,) = draw.curves([*seeds, *means]).axes
+    assert {"ar", "boe"} <= set(lines_of(axes))
+
+
+def test_runs_of_one_method_are_told_apart():
+    (axes,) = draw.curves([MODEL, MODEL | {"run": "runs/slow"}, FLOOR]).axes
+    assert {"invicl (r)", "invicl (slow)", "optimal"} <= set(lines_of(axes))
+    colours = [line.get_color() for line in axes.get_lines() if line.get_label().startswith("invicl")]
+    assert len(set(colours)) == 2
+
+
+def test_each_checkpoint_has_its_own_probes_and_its_own_row_of_order():
+    probes = [{"run": "runs/a", "step": s, "method": "ar", "trained_on": 1, "probe": kind, "layer": layer,
+               "examples": n, "mean": 0.1 * s}
+              for s in (1, 2) for n in (0, 1) for kind, layer in (("model", None), ("target", 1), ("untrained", 1),
+                                                                  ("shuffled", 1))]  # fmt: skip
+    panels = draw_layers.probes(probes).axes
+    assert [axes.get_title() for axes in panels] == ["ar (a, step 1)", "ar (a, step 2)"]
+    assert all([*line.get_xdata()] == [0, 1] for axes in panels for line in axes.get_lines()[:4])
+    rows = [{"run": "runs/a", "step": s, "method": "ar", "spread": 0.1} for s in (1, 2)]
+    (axes,) = draw.order(rows).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a, step 1", "a, step 2"]
 
 
 def test_the_legend_says_how_many_seeds_and_stays_inside_the_picture():
@@ -331,12 +373,12 @@ def test_the_race_and_masks_of_ones_own_keep_their_colours():
     masks = ["ar", "a/my.py:near", "b/your.py:far"]
     names = ["ar", "near", "far"]
     curves = [MODEL | {"run": name, "method": name} for name in names]
-    left, right = (lines_of(axes) for axes in draw.race([record_of_race(mask) for mask in masks], curves).axes)
+    left, right = (lines_of(axes) for axes in draw.quality([record_of_race(mask) for mask in masks], curves).axes)
     seeds = [to_hex(left[f"{name}, 1 seed"].get_color()) for name in names]
     assert seeds == [to_hex(left[f"{name}, recipe of 2022, 1 seed"].get_color()) for name in names]
     assert seeds == [to_hex(right[name].get_color()) for name in names] and len(set(seeds)) == 3
     assert list(left["ar, 1 seed"].get_ydata()) == [0.5, 0.1]
-    one = draw.race([record_of_race("ar") | {"reference_curves": [[]]}], [MODEL]).axes[0]
+    one = draw.quality([record_of_race("ar") | {"reference_curves": [[]]}], [MODEL]).axes[0]
     assert not [label for label in lines_of(one) if "2022" in label], "it has not begun"
 
 

@@ -95,6 +95,14 @@ def test_products_are_quick_in_training_and_exact_elsewhere(monkeypatch):
         assert seen == [precision == "high", False, False] and not torch.backends.cuda.matmul.allow_tf32
 
 
+def test_prompts_are_made_by_exact_products(monkeypatch):
+    training, seen = trainer(matmul="high"), []
+    batch, matmul = training.batch, torch.backends.cuda.matmul
+    monkeypatch.setattr(training, "batch", lambda step: seen.append(matmul.allow_tf32) or batch(step))
+    training.update()
+    assert seen == [False]
+
+
 def test_the_bias_is_the_mask_with_rows_at_multiples_of_eight():
     for n in range(6):
         built = layout("invicl", n, 2)

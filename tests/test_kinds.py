@@ -152,4 +152,4 @@ def test_counts_and_masks_on_the_command_line(cli):
     assert_one_line(cli("search"), "search", "--budget MINUTES", "--steps N")
     assert_one_line(cli("search", "--count", "--show", "one:"), "search", "one of them")
     assert_one_line(cli("search", "--show", "ar"), "mask", "ar")
-    assert_one_line(cli("search", "--show", "one:", "--copies", 2), "copies")
+    assert_one_line(cli("search", "--show", "one:", "--copies", 2), "show: got --copies beside it")

@@ -81,6 +81,8 @@ def test_bad_input_is_one_line(cli, lines, runs):
         ("p.png", "--order"): ("prompt-plot", "--order beside it"),
         ("p.png", "--plot", "q.png"): ("prompt-plot", "--plot beside it"),
         ("p.png", "--max-examples", "3"): ("prompt-plot", "--max-examples beside it"),
+        ("p.png", "--prompts", "9"): ("prompt-plot", "--prompts beside it"),
+        ("no/p.png",): ("no/p.png", "a folder that exists"),
         ("p.png", "--permutations", "0"): ("permutations", "0", "at least 1"),
         ("p.png", "--lengths", "9"): ("examples for", "9", "at most 8"),
         ("p.png", "--lengths", ""): ("lengths", "at least one"),

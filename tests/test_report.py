@@ -1,10 +1,12 @@
 """The table of an evaluation, and when it calls a method's error the least."""
 
+import math
+
 import numpy
 from conftest import assert_one_line
 
 from minicl import stats
-from minicl.report import least
+from minicl.report import _cell, least
 
 
 def test_the_table(cli, runs):
@@ -16,6 +18,10 @@ def test_the_table(cli, runs):
     alone = cli("evaluate", runs / "ar", runs / "ar1", "--prompts", 60).stdout
     assert "least error" not in alone and "range over 2 seeds" in alone, "two seeds of one method are not compared"
     assert_one_line(cli("evaluate", runs / "ar", "--prompts", 1), "prompts")
+
+
+def test_only_a_perfect_answer_is_printed_as_0():
+    assert _cell(1e-9, 0.0, 1e-8) == "0" and _cell(math.nan, math.nan, math.nan).startswith("nan")
 
 
 def models(**errors):

@@ -93,6 +93,8 @@ def test_batchicl_is_trained_measured_and_costs_what_its_passes_cost():
     "settings, words",
     [
         ({"mask": "boe", "average_at": 2}, "average_at: got 2 with mask boe, allowed: with batchicl"),
+        ({"mask": "batchicl", "positions": "random"}, "positions: got random with mask batchicl"),
+        ({"mask": "batchicl", "compile": True}, "compile: got mask batchicl"),
         ({"mask": "batchicl", "average_at": 9}, "average_at: got 9"),
         ({"mask": "ar", "reads": 1}, "reads: got 1"),
         ({"mask": "ar", "positions": "rotary", "n_embd": 20, "n_head": 4}, "5 dimensions in each head"),
@@ -100,7 +102,7 @@ def test_batchicl_is_trained_measured_and_costs_what_its_passes_cost():
 )
 def test_bad_settings_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
-        ModelConfig(n_layer=4, **settings)
+        Config.make(n_layer=4, **settings)
 
 
 def turned(vector, position):

@@ -1,5 +1,7 @@
 """Learning rates, lengths and curricula are pure functions of (config, step)."""
 
+import dataclasses
+
 import pytest
 from training_helpers import trainer
 
@@ -16,6 +18,14 @@ def test_the_curriculum_is_that_of_2022():
     training = trainer(lengths="curriculum", n_dims=4, examples=8, curriculum_steps=30)
     xs, ys, _, _ = training.batch(0)
     assert xs.shape[1] == 2 and (xs[..., 1:] == 0).all() and (xs[..., 0] != 0).all() and (ys != 0).any()
+
+
+def test_prompts_do_not_shrink_when_a_run_is_extended():
+    config = Config.make("paper", steps=20_000)
+    extended = dataclasses.replace(config.train, steps=200_000, extended=(20_000,))
+    longer = dataclasses.replace(config, train=extended)
+    assert prompt_size(config, 19_999) == prompt_size(longer, 19_999) == prompt_size(longer, 20_000) == (40, 20)
+    assert prompt_size(config, 1500) == prompt_size(longer, 1500) != (40, 20)
 
 
 @pytest.mark.parametrize("lengths", ["fixed", "long"])

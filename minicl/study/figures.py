@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure as Picture
 
 from minicl import draw, draw_layers, stats
-from minicl.cost import flops_until, step_seconds
+from minicl.cost import flops_until, step_seconds, time_updates
 from minicl.devices import Devices, auto_device, use_threads
 from minicl.evaluation import Prompts, depends_on, left_out, measure_baseline
 from minicl.plugins import short
@@ -29,7 +29,6 @@ from minicl.study.plan import (
     is_control,
     seeds_of,
 )  # fmt: skip
-from minicl.timing import take_turns
 from minicl.training import Training
 
 Measured = dict[Run, Numbers]
@@ -43,7 +42,7 @@ class Figure:
     title: str
     draw: Callable[[Shelf, Measured], Picture]
     runs: tuple[tuple[str, str], ...] = ()  # (task, name)
-    measures: tuple[str, ...] = ()  # beside the curve of the last checkpoint: steps, shifts, probes, order
+    measures: tuple[str, ...] = ()  # beside the last curve: steps, shifts, order, normed_probes, window
     few: bool = False  # the smaller number of seeds is enough
     compares: bool = False  # it compares masks, so that one's own may stand in it
 
@@ -280,8 +279,7 @@ def _step_seconds(shelf, runs):
 
     def compute():
         training = {name: Training(c, Devices(c.machine, c.train.batch_size)) for name, c in configs.items()}
-        with use_threads(1):
-            seconds = take_turns({name: t.update for name, t in training.items()}, TURNS, warmup)
+        seconds = time_updates(training, TURNS, warmup)
         return {name: step_seconds(configs[name], s, warmup) for name, s in seconds.items()}
 
     given = {name: {k: v for k, v in c.to_json().items() if k != "machine"} for name, c in configs.items()}

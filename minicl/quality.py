@@ -22,7 +22,7 @@ REFERENCE = {
 RECIPES = {"recipe": {}, "reference": REFERENCE}
 
 
-def quality(
+def compare(
     masks: Sequence[str], folder: str | Path, target: float = 0.05, minutes: float = 15.0, seeds: int = 1, **settings
 ) -> list[dict[str, Any]]:
     """One record per mask: seconds until an error at the training length, of preset `small` and of the recipe of 2022.
@@ -72,7 +72,7 @@ def _is_over(out, process, began, name, target, minutes):
 
 def run_folder(folder: str | Path, mask: str, name: str) -> Path:
     """Where one run of the race is."""
-    return Path(folder, f"{short(mask)}-{name}")
+    return Path(folder, f"{short(mask)}-{name}".replace("/", "-"))  # a mask in two stages has a /
 
 
 def _start(out, settings):
@@ -124,7 +124,7 @@ def outcome(folder: str | Path, mask: str, target: float, seeds: int) -> dict[st
     return {**record, "at_least": at_least, "ratio": fastest / slowest if slowest else None}
 
 
-def quality_table(records: list[dict[str, Any]]) -> str:
+def table(records: list[dict[str, Any]]) -> str:
     """The race in words."""
     rows = [
         ["mask", "preset small, s (steps)", "recipe of 2022, s (steps)", "ratio", "last error of the preset", "of 2022"]
@@ -143,7 +143,7 @@ def quality_table(records: list[dict[str, Any]]) -> str:
     )
 
 
-def quality_curves(masks: Sequence[str], folder: str | Path, seeds: int) -> list[dict[str, Any]]:
+def curves(masks: Sequence[str], folder: str | Path, seeds: int) -> list[dict[str, Any]]:
     """Records of error against examples, of the preset's runs that are finished."""
     folders = [run_folder(folder, mask, f"recipe-{seed}") for mask in masks for seed in range(seeds)]
     saved = {run: max(checkpoint.checkpoints(run), default=0) for run in folders}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from minicl import draw, race, runs
+from minicl import draw, quality, runs
 from minicl.checks import InputError
 from minicl.config import Config
 
@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module", autouse=True)
 def won(folder):
     """A race of one mask with two seeds, to an error that every run has from its start."""
-    return race.quality(["ar"], folder, target=5.0, minutes=HANGING, seeds=2, **TINY)
+    return quality.compare(["ar"], folder, target=5.0, minutes=HANGING, seeds=2, **TINY)
 
 
 def test_a_race_that_is_won(folder, won):
@@ -38,11 +38,11 @@ def test_a_race_that_is_won(folder, won):
 
 
 def test_a_race_goes_on_where_it_stopped(folder, won):
-    (lost,) = race.quality(["ar"], folder, target=1e-9, minutes=MOMENT, **TINY)
+    (lost,) = quality.compare(["ar"], folder, target=1e-9, minutes=MOMENT, **TINY)
     assert lost["recipe_seconds"] == [None] and lost["ratio"] is None and lost["at_least"]
     assert lost["recipe_curves"][0] == won[0]["recipe_curves"][0], "a finished seed is not trained again"
     assert lost["reference_trained"][0] >= won[0]["reference_seconds"][0]
-    text = race.quality_table([*won, lost])
+    text = quality.table([*won, lost])
     assert "> " in text and "recipe of 2022" in text
 
 
@@ -61,23 +61,23 @@ def test_the_recipe_is_preset_small(folder):
 
 
 def test_the_curves_are_those_of_finished_seeds(folder, won, tmp_path):
-    curves = race.quality_curves(["ar"], folder, 2)
+    curves = quality.curves(["ar"], folder, 2)
     assert any(r.get("over") == "seeds" and len(r["runs"]) == 2 for r in curves)
     assert {r["step"] for r in curves if r["run"]} == {30}
-    assert len([r for r in race.quality_curves(["ar"], folder, 3) if r["run"]]) == 2, "the third has not begun"
-    draw.save(draw.race(won, curves), tmp_path / "race.png")
+    assert len([r for r in quality.curves(["ar"], folder, 3) if r["run"]]) == 2, "the third has not begun"
+    draw.save(draw.quality(won, curves), tmp_path / "race.png")
     with pytest.raises(InputError, match="plot: got no seed that has finished"):
-        race.quality_curves(["boe"], folder, 1)
+        quality.curves(["boe"], folder, 1)
 
 
 def test_what_stops_a_run_is_told(folder):
     with pytest.raises(InputError, match="other settings"):
-        race.quality(["ar"], folder, minutes=HANGING, **TINY, lr=0.5)
+        quality.compare(["ar"], folder, minutes=HANGING, **TINY, lr=0.5)
 
 
 def test_masks_share_no_folder(tmp_path):
     with pytest.raises(InputError, match="masks with different names"):
-        race.quality(["ar", "my.py:ar"], tmp_path / "race")
+        quality.compare(["ar", "my.py:ar"], tmp_path / "race")
     assert not (tmp_path / "race").exists()
 
 
@@ -92,17 +92,17 @@ def test_the_race_is_judged_by_the_worst_pair_of_seeds(tmp_path):
         }
         for file, records in lines.items():
             (folder / f"{file}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    judged = race.outcome(tmp_path, "ar", 0.3, 2)
+    judged = quality.outcome(tmp_path, "ar", 0.3, 2)
     assert (judged["recipe_seconds"], judged["reference_seconds"], judged["ratio"]) == ([2, 3], [30, 20], 20 / 3)
     assert (judged["recipe_steps"], judged["reference_steps"]) == ([25, 25], [25, 25])
-    assert race.outcome(tmp_path, "ar", 0.01, 2)["ratio"] is None
-    late = race.outcome(tmp_path, "ar", 0.3, 3)
+    assert quality.outcome(tmp_path, "ar", 0.01, 2)["ratio"] is None
+    late = quality.outcome(tmp_path, "ar", 0.3, 3)
     assert late["recipe_seconds"] == [2, 3, None] and late["ratio"] is None, "a seed that never began counts"
     (tmp_path / "ar-reference-1" / "metrics.jsonl").write_text(json.dumps({"step": 0, "error": {"10": 0.9}}) + "\n")
-    judged = race.outcome(tmp_path, "ar", 0.3, 2)
+    judged = quality.outcome(tmp_path, "ar", 0.3, 2)
     assert (judged["at_least"], judged["ratio"]) == (True, 10 / 3), "it was stopped before it got there"
     (tmp_path / "ar-reference-1" / "metrics.jsonl").write_text('{"error": {"10"')
-    assert race.outcome(tmp_path, "ar", 0.3, 2)["reference_trained"] == [31, 0], "a line that is just being written"
+    assert quality.outcome(tmp_path, "ar", 0.3, 2)["reference_trained"] == [31, 0], "a line that is just being written"
 
 
 def test_the_race_on_the_command_line(cli, tmp_path):
