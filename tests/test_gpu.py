@@ -1,12 +1,13 @@
 """What a GPU needs of a training step, as far as it can be seen without one."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from training_helpers import TINY, finish, start, tiny_config, trainer
+from training_helpers import TINY, finish, flags, start, tiny_config, trainer
 
 from minicl import checkpoint
 from minicl.masks import STRATEGIES, layout
@@ -51,6 +52,43 @@ def test_a_mask_costs_no_kernels_in_each_layer():
     assert sum(invicl.values()) - sum(ar.values()) < 6
     assert deep["masked_fill_"] == invicl["masked_fill_"] == 1
     assert "index" not in invicl and "index_put_" not in invicl
+
+
+def emulated(folder, *commands):
+    """These commands, one after the other, on the GPU of tests/emulated_gpu.py."""
+    commands = [list(map(str, command)) for command in commands]
+    program = Path(__file__).with_name("emulated_gpu.py").resolve()
+    return finish(start(sys.executable, program, json.dumps(commands), cwd=folder))
+
+
+@pytest.mark.parametrize("mask", ["ar", "invicl", "batchicl"])
+def test_commands_say_the_same_on_a_gpu(mask, tmp_path, cli):
+    """Trained there, stopped, resumed, saved, loaded and measured; and measured once more on the CPU."""
+    train = ["train", "--mask", mask, "--out", "run", *flags(n_layer=2)]
+    measure = [["evaluate", "run", "--prompts", 40, "--shifts", "none,skewed"], ["evaluate", "run", "--order"],
+               ["probe", "run", "--prompts", 32, "--lengths", "2"]]  # fmt: skip
+    there = emulated(tmp_path, [*train, "--steps", 10], [*train, "--steps", 20], *([*m, "--json"] for m in measure))
+    assert there.returncode == 0, there.stderr
+    assert "extended from 10 to 20 steps" in there.stderr
+    shutil.rmtree(tmp_path / "run" / "evaluation")
+    here = [json.loads(cli(*m, "--json").stdout) for m in measure]
+    for ours, theirs in zip(here, map(json.loads, there.stdout.splitlines()), strict=True):
+        assert _numbers(ours) == pytest.approx(_numbers(theirs), rel=1e-3, abs=1e-5)
+
+
+def _numbers(records):
+    return [v for r in records for value in r.values() for v in (value if isinstance(value, list) else [value])
+            if isinstance(v, float)]  # fmt: skip
+
+
+def test_a_tensor_in_the_wrong_place_is_noticed(tmp_path):
+    """The emulated GPU refuses what CUDA would."""
+    (tmp_path / "my.py").write_text(
+        "import torch\nfrom minicl.tasks import Task\n\n\nclass here(Task):\n    def function(self, random):\n"
+        "        return lambda xs: xs.sum(-1) * torch.ones(xs.shape[1])\n"
+    )
+    result = emulated(tmp_path, ["train", "--task", "my.py:here", "--out", "run", *flags()])
+    assert result.returncode and "all tensors to be on one device" in result.stderr
 
 
 @pytest.mark.parametrize("mask", ["ar", "invicl"])
