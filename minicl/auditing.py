@@ -282,6 +282,8 @@ def run(args):
         for file in files:
             draw.check_ending(file)
     masks = STRATEGIES if args.masks is None else dict.fromkeys(args.masks)
+    if args.masks is None and args.positions == "random":  # which several passes do not know
+        masks = [mask for mask in masks if not get_strategy(mask).average]
     check(masks, "masks", "no name", f"{', '.join(STRATEGIES)}, or path/to/file.py:name")
     size = {name: value for name in ("layers", "examples") if (value := getattr(args, name)) is not None}
     records = [audit(mask, args.positions, args.copies, **size) for mask in masks]

@@ -48,10 +48,10 @@ def _split(t, n):
 def tokens(config: "ModelConfig", n: int, m: int) -> float:
     """Tokens in each layer, on average over the layers."""
     share = config.averaged_at / config.n_layer if n else 0.0
-    return share * n * (2 + m) + (1 - share) * (n + m)
+    return share * n * len(config.layout(1, m).tokens.copy) + (1 - share) * (n + m)
 
 
 def pairs(config: "ModelConfig", n: int) -> float:
-    """Token pairs in attention for one query, on average over the layers: 6 in each pass, then each token itself."""
+    """Token pairs in attention for one query, on average over the layers: those of a pass n times, then n + 1."""
     share = config.averaged_at / config.n_layer
-    return share * 6 * n + (1 - share) * (n + 1)
+    return share * config.layout(1, 1).pairs * n + (1 - share) * (n + 1)

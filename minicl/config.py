@@ -10,7 +10,7 @@ import torch
 from minicl import plugins
 from minicl.checks import InputError, check, check_int, choose
 from minicl.graph import Dependencies, apart, dependencies, leave_one_out
-from minicl.masks import TABLES, get_strategy
+from minicl.masks import MOST_TOKENS, PER_EXAMPLE, TABLES, get_strategy
 from minicl.model import ModelConfig
 from minicl.settings import add_flags, check_settings, setting
 from minicl.tasks import TASKS, Task, get_task, task_class
@@ -161,6 +161,8 @@ class Config:
         for step in self.train.extended:
             check_int("extended", step, least=before + 1, most=self.train.steps - 1)
             before = step
+        tokens = PER_EXAMPLE * self.data.examples * self.model.resolved_copies + self.data.queries
+        check(tokens <= MOST_TOKENS, "examples and queries", f"{tokens} tokens in a prompt", f"at most {MOST_TOKENS}")
         if self.model.resolved_positions in TABLES:
             most = self.model.max_examples
             check(self.data.examples <= most, "examples", self.data.examples, f"at most max_examples = {most}")

@@ -294,8 +294,8 @@ def add_arguments(parser):
     parser.add_argument("--order", action="store_true", help="measure order sensitivity at the training length instead")
     parser.add_argument("--training", action="store_true", help=TRAINING)
     parser.add_argument("--prompt-plot", metavar="FILE", help=PROMPT_PLOT)
-    parser.add_argument("--permutations", type=int, default=16, help="random orders: --order, --prompt-plot (16)")
-    parser.add_argument("--tolerance", type=float, default=0.1, help="--order: a change beyond it counts (0.1)")
+    parser.add_argument("--permutations", type=int, help="random orders: --order, --prompt-plot (16)")
+    parser.add_argument("--tolerance", type=float, help="--order: a change beyond it counts (0.1)")
 
 
 def run(args):
@@ -304,19 +304,23 @@ def run(args):
     check_run_arguments(args)
     if args.prompt_plot is not None:
         draw.check_ending(args.prompt_plot)
-    for mode, beside in MODES.items():
-        if getattr(args, mode):
-            check_alone(mode, args, add_arguments, beside)
+    modes = {mode: beside for mode, beside in MODES.items() if getattr(args, mode)}
+    for mode, beside in modes.items():
+        check_alone(mode, args, add_arguments, beside)
+    for name in ("permutations", "tolerance"):
+        check(modes or getattr(args, name) is None, name, getattr(args, name), "with --order")
     if args.training:
         return _show(args, history.of_runs(args.runs, args.trust), history.table, draw.training, args.plot)
     names = ("shifts", "lengths", "max_examples", "checkpoints", "baselines", "prompts", "seed")
     names += ("window", "threads", "trust")
     evaluation = Evaluation(args.runs, **{name: getattr(args, name) for name in names})
+    orders = 16 if args.permutations is None else args.permutations
     if args.prompt_plot is not None:
-        records = prompt.of_runs(evaluation, args.lengths, args.permutations)
+        records = prompt.of_runs(evaluation, args.lengths, orders)
         text, picture = prompt.table, draw.prompt
     elif args.order:
-        records = order.of_runs(evaluation, args.prompts, args.permutations, args.tolerance, args.seed)
+        tolerance = 0.1 if args.tolerance is None else args.tolerance
+        records = order.of_runs(evaluation, args.prompts, orders, tolerance, args.seed)
         text, picture = order.table, draw.order
     else:
         results = evaluation.results()

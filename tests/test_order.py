@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from conftest import MASKS, loud_model
+from conftest import MASKS, assert_one_line, loud_model
 
 from minicl import order
 from minicl.tasks import get_task
@@ -38,6 +38,16 @@ def test_order_sensitivity_by_hand():
     moved = ((p.ys[:, :5] - p.ys[:, :1]).abs() / scale > 0.5).float().mean()
     assert found["frequency"] == pytest.approx(float(moved), abs=0.01)
     assert found["error"] == pytest.approx(float((p.ys[:, 0] - p.targets[:, 5]).square().mean() / 3), rel=1e-4)
+
+
+@pytest.mark.parametrize("flag", ["--permutations", "--tolerance"])
+def test_its_flags_are_not_for_curves(cli, runs, flag):
+    assert_one_line(cli("evaluate", runs / "ar", flag, 3), flag[2:], "with --order")
+
+
+@pytest.mark.parametrize("flag", ["--shifts", "--baselines", "--lengths"])
+def test_flags_of_curves_are_not_for_it(cli, runs, flag):
+    assert_one_line(cli("evaluate", runs / "ar", "--order", flag, "3"), "order", f"{flag} beside it")
 
 
 def test_order_command(cli, runs, tmp_path):

@@ -84,6 +84,9 @@ def test_batchicl_is_trained_measured_and_costs_what_its_passes_cost():
     )
     assert record["agree"] and not record["certified"] and audit("boe")["certified"]
     assert record["pairs"] == pytest.approx(5 / 12 * 6 * 4 + 7 / 12 * 5)
+    assert audit("batchicl", copies=2)["pairs"] == pytest.approx(
+        5 / 12 * layout("boe", 1, 1, copies=2).pairs * 4 + 7 / 12 * 5
+    )
     prompt = random_prompt(3, 6, 6)
     model = loud_model("batchicl")
     torch.testing.assert_close(answers(model, *prompt, [0, 2, 5]), plain(model, *prompt, [0, 2, 5]).query)
@@ -97,6 +100,9 @@ def test_batchicl_is_trained_measured_and_costs_what_its_passes_cost():
         ({"mask": "batchicl", "compile": True}, "compile: got mask batchicl"),
         ({"mask": "batchicl", "average_at": 9}, "average_at: got 9"),
         ({"mask": "ar", "reads": 1}, "reads: got 1"),
+        ({"mask": "ar", "queries": 10**8}, "examples and queries: got 100000080 tokens in a prompt, allowed: at most"),
+        ({"architecture": "deepset", "positions": "absolute"}, "positions: got absolute, allowed: no such setting"),
+        ({"architecture": "deepset", "blind_query": True}, "blind_query: got True"),
         ({"mask": "ar", "positions": "rotary", "n_embd": 20, "n_head": 4}, "5 dimensions in each head"),
     ],
 )

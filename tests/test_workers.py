@@ -103,6 +103,7 @@ def test_bad_runs_are_one_line(tmp_path, cli):
         "linear,ar,x": "TASK,NAME,SEED",
         "liner,ar,0": "linear",
         "linear,art,0": "ar",
+        "smooth,ar,0": "a run that a figure of scale",
     }.items():
         result = cli("study", "--run", given, *folders(tmp_path))
         assert result.returncode == 2 and word in result.stderr and len(result.stderr.splitlines()) == 1

@@ -112,11 +112,16 @@ def _on(task, names):
     return tuple((task, name) for name in names)
 
 
+def shown_in(scale: Scale, task: str, name: str) -> list[Figure]:
+    """The figures of a scale that show a run."""
+    masks = COMPARED if name in ALL or is_control(name) else (*COMPARED, name)
+    return [figure for figure in figures(scale, masks).values() if (task, name) in figure.runs]
+
+
 def make_run(scale: Scale, task: str, name: str, seed: int) -> Run:
     """The run that figures mean by (task, name) at a scale, with all that any figure measures on it."""
-    masks = COMPARED if name in ALL or is_control(name) else (*COMPARED, name)
-    shown_in = [figure for figure in figures(scale, masks).values() if (task, name) in figure.runs]
-    measures = frozenset(m for figure in shown_in for m in figure.measures) | {*scale.measures.get(task, ())}
+    measures = frozenset(m for figure in shown_in(scale, task, name) for m in figure.measures)
+    measures |= {*scale.measures.get(task, ())}
     return Run(task, name, seed, config_of(scale, task, name, seed), measures)
 
 

@@ -19,7 +19,7 @@ from minicl.plugins import is_own, resolve, short
 from minicl.store import slug
 from minicl.study import claims
 from minicl.study.compare import compare, tables
-from minicl.study.figures import Figure, figures, make_run, make_runs, measured
+from minicl.study.figures import Figure, figures, make_run, make_runs, measured, shown_in
 from minicl.study.numbers import Shelf, work
 from minicl.study.plan import COMPARED, SCALES, Run
 from minicl.text import columns, duration, names, whole_numbers
@@ -100,6 +100,7 @@ def one_run(shelf: Shelf, given: str, scale: str) -> int:
     """What a line of --commands does: train, measure and keep one run, unless it is there or another worker has it."""
     task, name, seed = _parse(given)
     run = make_run(shelf.scale, task, name, seed)
+    check(shown_in(shelf.scale, task, name), "run", f"{task}, {name}", f"a run that a figure of scale {scale} shows")
     if shelf.read(run) is not None:
         _say(f"{run}: its numbers are there")
         return 0
@@ -162,6 +163,9 @@ def estimator(shelf: Shelf, runs: Sequence[Run]) -> Callable[[Run], float]:
     return estimate
 
 
+DRAW = "train nothing: draw and judge from the numbers there are (the times of figures 9 and 17 are measured once)"
+
+
 def add_arguments(parser):
     parser.add_argument("--scale", choices=SCALES, default="study", help="how large everything is (study)")
     parser.add_argument(
@@ -177,7 +181,7 @@ def add_arguments(parser):
     instead.add_argument(
         "--dry-run", action="store_true", help="print the plan: what is done, what is missing, how long"
     )
-    instead.add_argument("--draw", action="store_true", help="train nothing: draw and judge from the numbers there are")
+    instead.add_argument("--draw", action="store_true", help=DRAW)
     text = "print one command for each missing run, to be run by any number of workers on one folder"
     instead.add_argument("--commands", action="store_true", help=text)
     instead.add_argument("--run", metavar="TASK,NAME,SEED", help="make this run only, and draw nothing")
@@ -192,7 +196,7 @@ def run(args):
     check_int("jobs", args.jobs, least=1)
     if args.seeds is not None:
         check_int("seeds", args.seeds, least=1)
-    masks = COMPARED if args.masks is None else _masks(args.masks)
+    masks = COMPARED if args.masks is None or {*args.masks} == {*COMPARED} else _masks(args.masks)
     shelf = Shelf(args.out or f"results/{args.scale}", args.runs or f"runs/{args.scale}", args.scale)
     if args.run is not None:
         others = [flag for flag in ("only", "masks", "seeds") if getattr(args, flag) is not None] + ["json"] * args.json
