@@ -207,7 +207,8 @@ OWN = (
         12,
         f"On linear and noisy linear prompts, at the training length and at 2.5 times it: pfn's error is below "
         f"{USUAL.slack} times InvICL's ({LOWER}); so too on linear prompts if both are trained with 4 queries in each "
-        "prompt, and if both are with 16; and the middle half of the ratios of forward passes is above 1.",
+        "prompt, and if both are with 16; and the middle half of the ratios of forward passes, on one CPU thread, is "
+        "above 1.",
         rules.pfn_is_as_good_for_less,
         "Equal numbers of queries were added on 2026-11-19, before those runs: pfn has 16 in the study's recipe, and "
         "InvICL 4.",
