@@ -74,8 +74,10 @@ def test_shortcuts_are_taken_where_they_are_exact(monkeypatch):
     assert set(count.values()) == {0, 1, 3}
 
 
-@pytest.mark.parametrize("mask", EVERY)
-@pytest.mark.parametrize("positions", POSITIONS)
+KNOWN = [(m, p) for m in EVERY for p in POSITIONS if (m, p) != ("batchicl", "random")]  # its passes have no such rows
+
+
+@pytest.mark.parametrize("mask, positions", KNOWN)
 def test_queries_that_are_the_next_inputs(mask, positions, monkeypatch):
     """Then a causal mask's own predictions are the answers, and no query is needed but the last."""
     xs, ys, _ = random_prompt(3, 9, 1)

@@ -155,11 +155,11 @@ def test_seeds_are_one_line_with_their_range():
 
 def test_a_seed_that_is_ahead_keeps_its_curve():
     """Seed 0 is at steps 5 and 9, seed 1 at 5 only: a mean there, and seed 0 alone later."""
-    ahead = [MODEL | {"step": 9, "mean": [1.0, 0.1, 0.01]}, MODEL, MODEL | {"run": "s"}]
+    ahead = [MODEL, MODEL | {"run": "s"}, MODEL | {"step": 9, "mean": [1.0, 0.1, 0.01]}]
     mean = MODEL | {"run": None, "over": "seeds", "runs": ["r", "s"], "mean": [1.0, 0.3, 0.03]}
     early, late = draw.curves([*ahead, mean]).axes
     shown = [[*lines_of(axes)["invicl"].get_ydata()] for axes in (early, late)]
-    assert shown == [mean["mean"], ahead[0]["mean"]]
+    assert shown == [mean["mean"], ahead[2]["mean"]]
     points = [[*line.get_ydata()] for line in draw.steps([*ahead, mean]).axes[1].get_lines()]
     assert sorted(points) == [[0.01], [0.03]], "the mean, and the seed that is alone"
 
