@@ -27,7 +27,8 @@ SHORTER = {
     "study": ["--dry-run"],
 }
 DEMO = 1200  # steps of the demo; all trainings have a hundredth of their steps
-INSTEAD = {"--dry-run", "--commands", "--run", "--training", "--prompt-plot"}  # a command that has one of these is short already
+# A command that has one of these is short already.
+INSTEAD = {"--dry-run", "--commands", "--run", "--training", "--prompt-plot"}
 SET_UP = ("make demo", "source ", "pip install ")  # done before, once for all files
 
 
