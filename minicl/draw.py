@@ -180,7 +180,8 @@ def curves(records: Records) -> Figure:
     entries = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     names = _legend_names([r for panel in lines.values() for r in panel])
     place = {"loc": "outside lower center", "fontsize": 8, "frameon": False}
-    shared = "; all curves of a panel are of the same prompts: where several peak, the prompts are hard"
+    shared = "\n" if len(lines) == 1 else "; "  # one panel has no room for one line
+    shared += "all curves of a panel have the same prompts: where several peak, the prompts are hard"
     place |= {"title": bands(shown) + shared * (len(methods) > 1), "title_fontsize": 8}
     _fitting_legend(figure, entries.values(), [names.get(e, e) for e in entries], 3 * min(columns, len(lines)), place)
     return figure

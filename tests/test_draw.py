@@ -195,12 +195,15 @@ def test_each_checkpoint_has_its_own_probes_and_its_own_row_of_order():
 def test_the_legend_says_how_many_seeds_and_stays_inside_the_picture():
     more = GROUP | {"runs": ["a", "b", "c"], "task": "noisy_linear"}
     names = [f"a strategy with a long name {i}" for i in range(7)]
-    figure = draw.curves([GROUP, more, *(MODEL | {"run": name, "method": name} for name in names)])
-    (legend,) = figure.legends
-    assert legend.get_texts()[0].get_text() == "invicl, 2–3 seeds"
-    figure.savefig(io.BytesIO(), dpi="figure")
-    box = legend.get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and len(legend.get_texts()) == 8
+    long = [MODEL | {"run": name, "method": name} for name in names]
+    for records, panels in (([GROUP, more, *long], 2), ([MODEL, MODEL | {"run": "a", "method": "ar"}], 1)):
+        figure = draw.curves(records)
+        (legend,) = figure.legends
+        figure.savefig(io.BytesIO(), dpi="figure")
+        box = legend.get_window_extent()
+        assert len(figure.axes) == panels and box.x0 >= 0 and box.x1 <= figure.bbox.x1
+        if panels == 2:
+            assert legend.get_texts()[0].get_text() == "invicl, 2–3 seeds" and len(legend.get_texts()) == 8
 
 
 def test_the_legend_says_what_the_bands_are(monkeypatch):
@@ -211,7 +214,7 @@ def test_the_legend_says_what_the_bands_are(monkeypatch):
     assert title(GROUP) == "bands: range over seeds"
     both = title(GROUP, MODEL | {"run": "t", "method": "ar"})
     assert both.startswith(
-        "bands: range over seeds; 90 % interval over prompts, if one seed; all curves of a panel are of"
+        "bands: range over seeds; 90 % interval over prompts, if one seed\nall curves of a panel have"
     )
     monkeypatch.setattr(stats, "INTERVAL", 0.5)
     assert title(MODEL) == "bands: 50 % interval over prompts"
