@@ -191,8 +191,11 @@ def _told_apart(lines, panel):
     """The lines with their run's name where a panel has several of one method, which differ in more than the seed."""
     count = Counter((panel(r), r["method"]) for r in lines if r["step"] is not None)
     again = {method for (_, method), n in count.items() if n > 1}
-    named = [r for r in lines if r["method"] in again and r["run"] is not None]
-    return [r | {"method": f"{r['method']} ({Path(r['run']).name})"} if r in named else r for r in lines]
+
+    def named(r):
+        return r["method"] in again and r["run"] is not None
+
+    return [r | {"method": f"{r['method']} ({Path(r['run']).name})"} if named(r) else r for r in lines]
 
 
 def _fitting_legend(figure, lines, names, columns, place):

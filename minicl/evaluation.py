@@ -307,8 +307,8 @@ def run(args):
     modes = {mode: beside for mode, beside in MODES.items() if getattr(args, mode)}
     for mode, beside in modes.items():
         check_alone(mode, args, add_arguments, beside)
-    for name in ("permutations", "tolerance"):
-        check(modes or getattr(args, name) is None, name, getattr(args, name), "with --order")
+    for name, where in {"permutations": "--order or --prompt-plot", "tolerance": "--order"}.items():
+        check(modes or getattr(args, name) is None, name, getattr(args, name), f"with {where}")
     if args.training:
         return _show(args, history.of_runs(args.runs, args.trust), history.table, draw.training, args.plot)
     names = ("shifts", "lengths", "max_examples", "checkpoints", "baselines", "prompts", "seed")

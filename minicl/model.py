@@ -53,12 +53,8 @@ class ModelConfig:
         check(self.n_embd % self.n_head == 0, "n_embd", self.n_embd, f"a multiple of n_head = {self.n_head}")
         if self.architecture == "deepset":
             for name in ("positions", "copies", "blind_query", "reads", "average_at"):
-                check(
-                    getattr(self, name) in (None, False),
-                    name,
-                    getattr(self, name),
-                    "no such setting with --architecture deepset",
-                )
+                value = getattr(self, name)
+                check(value is None or value is False, name, value, "no such setting with --architecture deepset")
         if self.copies is not None:
             check_int(f"copies with mask {strategy.name}", self.copies, least=strategy.copies)
         if self.reads is not None:

@@ -102,6 +102,7 @@ def test_batchicl_is_trained_measured_and_costs_what_its_passes_cost():
         ({"mask": "ar", "reads": 1}, "reads: got 1"),
         ({"mask": "ar", "queries": 10**8}, "examples and queries: got 100000080 tokens in a prompt, allowed: at most"),
         ({"architecture": "deepset", "positions": "absolute"}, "positions: got absolute, allowed: no such setting"),
+        ({"architecture": "deepset", "reads": 0}, "reads: got 0, allowed: no such setting"),
         ({"architecture": "deepset", "blind_query": True}, "blind_query: got True"),
         ({"mask": "ar", "positions": "rotary", "n_embd": 20, "n_head": 4}, "5 dimensions in each head"),
     ],
